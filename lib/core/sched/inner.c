@@ -7,6 +7,33 @@
 
 #include <string.h>
 
+/* ------------------------------------------------------------------ timers */
+
+struct ps_sched_timer *ps_sched_timers_due(const struct ps_list *l, ps_time now)
+{
+    PS_LIST_EACH(n, l)
+    {
+        struct ps_sched_timer *t = PS_CONTAINER(n, struct ps_sched_timer, node);
+
+        if (t->due_at <= now) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+ps_time ps_sched_timers_next(const struct ps_list *l)
+{
+    ps_time due = PS_TIME_NEVER;
+
+    PS_LIST_EACH(n, l)
+    {
+        due = ps_time_min(due,
+                          PS_CONTAINER(n, struct ps_sched_timer, node)->due_at);
+    }
+    return due;
+}
+
 /* ---------------------------------------------------------------- messages */
 
 void ps_sched_conn_close(struct ps_sched_step *st, struct ps_sched_conn *c)

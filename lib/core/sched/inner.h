@@ -144,8 +144,9 @@ struct ps_sched {
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
     uint64_t refused_frames;    /* Of members, about what is not their own. */
-    struct ps_list trace_reads; /* See job/rank.c. */
-    struct ps_list watches;     /* See query/diverged.c. */
+    /* Of timers; see job/rank.c, query/diverged.c and query/stall.c. */
+    struct ps_list trace_reads;
+    struct ps_list watches;
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;
@@ -165,6 +166,20 @@ struct ps_sched_step {
     /* Of the message that is handled; NULL: it has none. */
     const struct ps_slice *payload;
 };
+
+/* ------------------------------------------------------------------ timers */
+
+/* What goes on at a time, in a list of the scheduler. */
+struct ps_sched_timer {
+    struct ps_list_node node;
+    ps_time due_at;
+};
+
+/* The first in the list that is due; NULL: none. */
+struct ps_sched_timer *ps_sched_timers_due(const struct ps_list *l,
+                                           ps_time now);
+/* When the next one is due; or never. */
+ps_time ps_sched_timers_next(const struct ps_list *l);
 
 /* ---------------------------------------------------------------- messages */
 

@@ -534,10 +534,10 @@ static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
 
     due = ps_time_min(due, ps_sched_members_deadline(s, now));
     due = ps_time_min(due, s->tokens.check_at);
-    due = ps_time_min(due, ps_sched_trace_deadline(s));
+    due = ps_time_min(due, ps_sched_timers_next(&s->trace_reads));
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
-    due = ps_time_min(due, ps_sched_diverged_deadline(s));
-    return ps_time_min(due, ps_sched_stalls_deadline(s));
+    due = ps_time_min(due, ps_sched_timers_next(&s->watches));
+    return ps_time_min(due, ps_sched_timers_next(&s->stalls));
 }
 
 /* The deadline is computed from all members. In a large cluster that takes

@@ -156,15 +156,14 @@ void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
 #define READS_MAX      64u
 
 struct trace_read {
-    struct ps_list_node node;
+    /* Of a tool; agents wait for as long as the server is there. */
+    struct ps_sched_timer timer;
     struct ps_msg_trace_get message; /* To the member. */
     uint32_t member;                 /* Its node. */
     ps_conn_id conn;                 /* Of the tool; 0: an agent asks. */
     uint32_t agent;                  /* Its node. */
     uint64_t request;                /* Its number at the agent. */
     ps_time asked_at;
-    /* Of a tool; agents wait for as long as the server is there. */
-    ps_time deadline;
 };
 
 static void send_get(struct ps_sched_step *st, const struct trace_read *r)
@@ -183,7 +182,7 @@ static uint64_t begin_read(struct ps_sched_step *st,
     *r = *new;
     r->message.request = ++st->s->last_collect_id;
     r->asked_at = st->now;
-    ps_list_push_back(&st->s->trace_reads, &r->node);
+    ps_list_push_back(&st->s->trace_reads, &r->timer.node);
     send_get(st, r);
     return r->message.request;
 }
@@ -192,7 +191,7 @@ static struct trace_read *find_read(const struct ps_sched *s, uint64_t number)
 {
     PS_LIST_EACH(n, &s->trace_reads)
     {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
 
         if (r->message.request == number) {
             return r;
@@ -203,7 +202,7 @@ static struct trace_read *find_read(const struct ps_sched *s, uint64_t number)
 
 static void read_free(struct trace_read *r)
 {
-    ps_list_remove(&r->node);
+    ps_list_remove(&r->timer.node);
     ps_free(r);
 }
 
@@ -302,7 +301,7 @@ void ps_sched_trace_ask(struct ps_sched_step *st, struct ps_sched_conn *c,
                     .message = {.gen = j->gen, .first = m->first},
                     .member = of->node,
                     .conn = c->id,
-                    .deadline = ps_time_add(st->now, ANSWER_TIMEOUT)});
+                    .timer.due_at = ps_time_add(st->now, ANSWER_TIMEOUT)});
     }
 }
 
@@ -323,7 +322,7 @@ void ps_sched_on_recording_get(struct ps_sched_step *st,
     }
     PS_LIST_EACH(n, &st->s->trace_reads)
     {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
 
         if (r->agent == agent->node && r->request == m->request) {
             before = r;
@@ -352,7 +351,7 @@ void ps_sched_on_recording_get(struct ps_sched_step *st,
                                               .member = node_of(j, m->member),
                                               .agent = agent->node,
                                               .request = m->request,
-                                              .deadline = PS_TIME_NEVER});
+                                              .timer.due_at = PS_TIME_NEVER});
     }
 }
 
@@ -398,7 +397,8 @@ void ps_sched_trace_resend(struct ps_sched_step *st, const struct ps_member *m)
 {
     PS_LIST_EACH(n, &st->s->trace_reads)
     {
-        const struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+        const struct trace_read *r = PS_CONTAINER(n, struct trace_read,
+                                                  timer.node);
 
         if (r->member == m->node) {
             send_get(st, r);
@@ -411,7 +411,7 @@ void ps_sched_trace_lose_server(struct ps_sched_step *st, uint32_t node)
     struct ps_list_node *n = ps_list_first(&st->s->trace_reads);
 
     while (n != NULL) {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
 
         n = ps_list_next(&st->s->trace_reads, n);
         if (r->member == node && r->conn == 0) {
@@ -423,17 +423,13 @@ void ps_sched_trace_lose_server(struct ps_sched_step *st, uint32_t node)
 
 void ps_sched_trace_tick(struct ps_sched_step *st)
 {
-    struct ps_list_node *n = ps_list_first(&st->s->trace_reads);
+    struct ps_sched_timer *t;
 
-    while (n != NULL) {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+    while ((t = ps_sched_timers_due(&st->s->trace_reads, st->now)) != NULL) {
+        struct trace_read *r = PS_CONTAINER(t, struct trace_read, timer);
         const struct ps_member *m = ps_members_get(&st->s->members, r->member);
         struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-        n = ps_list_next(&st->s->trace_reads, n);
-        if (r->deadline > st->now) {
-            continue;
-        }
         if (m != NULL) {
             add_member(&why, m, "does not answer; the trace lacks it");
         } else {
@@ -443,24 +439,12 @@ void ps_sched_trace_tick(struct ps_sched_step *st)
     }
 }
 
-ps_time ps_sched_trace_deadline(const struct ps_sched *s)
-{
-    ps_time due = PS_TIME_NEVER;
-
-    PS_LIST_EACH(n, &s->trace_reads)
-    {
-        due = ps_time_min(due,
-                          PS_CONTAINER(n, struct trace_read, node)->deadline);
-    }
-    return due;
-}
-
 void ps_sched_trace_drop(struct ps_sched *s, ps_conn_id conn, uint64_t gen)
 {
     struct ps_list_node *n = ps_list_first(&s->trace_reads);
 
     while (n != NULL) {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
 
         n = ps_list_next(&s->trace_reads, n);
         if (r->conn == conn && (conn != 0 || r->message.gen == gen)) {

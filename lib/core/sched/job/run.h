@@ -264,7 +264,6 @@ void ps_sched_trace_resend(struct ps_sched_step *st, const struct ps_member *m);
 void ps_sched_trace_lose_server(struct ps_sched_step *st, uint32_t node);
 /* Ends requests of tools that a member has not answered in time. */
 void ps_sched_trace_tick(struct ps_sched_step *st);
-ps_time ps_sched_trace_deadline(const struct ps_sched *s);
 /* Forgets the request of a tool's connection or, if 0, those of agents of a
  * job. */
 void ps_sched_trace_drop(struct ps_sched *s, ps_conn_id conn, uint64_t gen);

@@ -70,12 +70,11 @@ struct mark {
 };
 
 struct watch {
-    struct ps_list_node node;
+    struct ps_sched_timer timer;
     struct watch_job jobs[JOBS_MAX];
     uint32_t job_count;
     enum watch_step step;
     uint64_t request;
-    ps_time deadline;
     ps_time pause;
     bool has_more_jobs; /* The reports named jobs that are not watched yet. */
     struct mark first;  /* Of the first question of this look. */
@@ -116,7 +115,7 @@ static void watch_free(struct watch *w)
     for (uint32_t i = 0; i < w->job_count; i++) {
         job_fini(&w->jobs[i]);
     }
-    ps_list_remove(&w->node);
+    ps_list_remove(&w->timer.node);
     ps_free(w);
 }
 
@@ -144,7 +143,7 @@ static struct watch *find_watch(const struct ps_sched *s, uint64_t gen)
 {
     PS_LIST_EACH(n, &s->watches)
     {
-        struct watch *w = PS_CONTAINER(n, struct watch, node);
+        struct watch *w = PS_CONTAINER(n, struct watch, timer.node);
 
         if (job_of_watch(w, gen) != NULL) {
             return w;
@@ -192,7 +191,7 @@ static void ask_agents(struct ps_sched_step *st, struct watch *w,
 {
     w->step = step;
     w->request = ++st->s->last_collect_id;
-    w->deadline = ps_time_add(st->now, REPORT_TIMEOUT);
+    w->timer.due_at = ps_time_add(st->now, REPORT_TIMEOUT);
     w->has_more_jobs = false;
     for (uint32_t i = 0; i < w->job_count; i++) {
         if (step == WATCH_ASKS) {
@@ -218,7 +217,7 @@ void ps_sched_on_job_still(struct ps_sched_step *st, struct ps_member *agent,
         w = ps_calloc(1, sizeof(*w));
         w->ring_since = PS_TIME_NEVER;
         add_job(w, j);
-        ps_list_push_back(&st->s->watches, &w->node);
+        ps_list_push_back(&st->s->watches, &w->timer.node);
         w->pause = LOOK_MIN;
         ask_agents(st, w, WATCH_ASKS);
     } else if (w->step == WATCH_PAUSED && w->text[0] == '\0') {
@@ -644,7 +643,7 @@ static void clear_ring(struct ps_sched_step *st, struct watch *w)
 static void pause_watch(struct ps_sched_step *st, struct watch *w)
 {
     w->step = WATCH_PAUSED;
-    w->deadline = ps_time_add(st->now, w->pause);
+    w->timer.due_at = ps_time_add(st->now, w->pause);
     w->pause = ps_time_min(2 * w->pause, LOOK_MAX);
 }
 
@@ -678,9 +677,9 @@ static void note_ring(struct ps_sched_step *st, struct watch *w, bool is_quiet)
     pause_watch(st, w);
     if (st->now >= fail_at) {
         w->must_fail = true;
-        w->deadline = st->now;
-    } else if (fail_at < w->deadline) {
-        w->deadline = fail_at;
+        w->timer.due_at = st->now;
+    } else if (fail_at < w->timer.due_at) {
+        w->timer.due_at = fail_at;
     }
 }
 
@@ -777,25 +776,14 @@ void ps_sched_on_wait_report(struct ps_sched_step *st, struct ps_member *agent,
 
 /* -------------------------------------------------------------- end, time */
 
-static struct watch *first_due(const struct ps_sched *s, ps_time now)
-{
-    PS_LIST_EACH(n, &s->watches)
-    {
-        struct watch *w = PS_CONTAINER(n, struct watch, node);
-
-        if (w->deadline <= now) {
-            return w;
-        }
-    }
-    return NULL;
-}
-
 struct ps_sched_job *ps_sched_diverged_tick(struct ps_sched_step *st,
                                             struct ps_str *why)
 {
-    struct watch *w;
+    struct ps_sched_timer *t;
 
-    while ((w = first_due(st->s, st->now)) != NULL) {
+    while ((t = ps_sched_timers_due(&st->s->watches, st->now)) != NULL) {
+        struct watch *w = PS_CONTAINER(t, struct watch, timer);
+
         if (w->must_fail) {
             ps_str_add(why, w->text);
             ps_str_addf(why,
@@ -813,24 +801,13 @@ struct ps_sched_job *ps_sched_diverged_tick(struct ps_sched_step *st,
     return NULL;
 }
 
-ps_time ps_sched_diverged_deadline(const struct ps_sched *s)
-{
-    ps_time due = PS_TIME_NEVER;
-
-    PS_LIST_EACH(n, &s->watches)
-    {
-        due = ps_time_min(due, PS_CONTAINER(n, struct watch, node)->deadline);
-    }
-    return due;
-}
-
 uint32_t ps_sched_diverged_jobs(const struct ps_sched *s)
 {
     uint32_t count = 0;
 
     PS_LIST_EACH(n, &s->watches)
     {
-        const struct watch *w = PS_CONTAINER(n, struct watch, node);
+        const struct watch *w = PS_CONTAINER(n, struct watch, timer.node);
 
         count += w->text[0] != '\0' ? w->job_count : 0;
     }
@@ -842,7 +819,7 @@ void ps_sched_diverged_free(struct ps_sched *s)
     struct ps_list_node *n;
 
     while ((n = ps_list_first(&s->watches)) != NULL) {
-        watch_free(PS_CONTAINER(n, struct watch, node));
+        watch_free(PS_CONTAINER(n, struct watch, timer.node));
     }
 }
 

@@ -82,7 +82,6 @@ void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl);
  * caller then calls it again. */
 struct ps_sched_job *ps_sched_stalls_tick(struct ps_sched_step *st,
                                           struct ps_str *why);
-ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
 
 /* -------------------------------------------------------------- diverged.c */
 
@@ -95,7 +94,6 @@ ps_sched_handler ps_sched_on_wait_report;
  * there is none. */
 struct ps_sched_job *ps_sched_diverged_tick(struct ps_sched_step *st,
                                             struct ps_str *why);
-ps_time ps_sched_diverged_deadline(const struct ps_sched *s);
 /* Text that begins with DIVERGED and names the calls of all ranks; "": the job
  * is not DIVERGED. */
 const char *ps_sched_diverged_text(const struct ps_sched *s, uint64_t gen);

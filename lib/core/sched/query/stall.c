@@ -60,7 +60,7 @@ typedef void replier(struct ps_sched_step *st, const struct ps_sched_job *j,
 
 /* One stall query: collects from the job's agents which ranks are missing. */
 struct stall {
-    struct ps_list_node node;
+    struct ps_sched_timer timer;
     replier *reply;      /* NULL: a check of the scheduler. */
     uint64_t collect_id; /* Request number of the current collection. */
     uint64_t gen;
@@ -71,7 +71,6 @@ struct stall {
     bool is_barrier; /* `round` is the number of a barrier. */
     uint32_t key;
     uint64_t round;
-    ps_time deadline;
     struct rank_states states;
     struct ps_bits pending_slots; /* Slots that have not reported. */
     struct ps_bits missing_ranks; /* Ranks reported as missing. */
@@ -282,7 +281,7 @@ static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
 
 static void stall_free(struct ps_sched *s, struct stall *stall)
 {
-    ps_list_remove(&stall->node);
+    ps_list_remove(&stall->timer.node);
     s->stall_count--;
     ps_bits_fini(&stall->pending_slots);
     ps_bits_fini(&stall->missing_ranks);
@@ -386,7 +385,7 @@ static void stall_collect(struct ps_sched_step *st,
 {
     stall->step = step;
     stall->collect_id = ++st->s->last_collect_id;
-    stall->deadline = ps_time_add(st->now, REPORT_TIMEOUT);
+    stall->timer.due_at = ps_time_add(st->now, REPORT_TIMEOUT);
     ps_bits_zero(&stall->missing_ranks);
     ps_bits_zero(&stall->unheard_slots);
     stall->is_heard = false;
@@ -425,7 +424,7 @@ static struct stall *stall_new(struct ps_sched_step *st,
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
     ps_bits_init(&stall->unheard_slots, j->slot_count);
     ps_bits_init(&stall->shown_ranks, j->opt.num_workers);
-    ps_list_push_back(&st->s->stalls, &stall->node);
+    ps_list_push_back(&st->s->stalls, &stall->timer.node);
     st->s->stall_count++;
     return stall;
 }
@@ -440,7 +439,7 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
 
     PS_LIST_EACH(n, &st->s->stalls)
     {
-        stall = PS_CONTAINER(n, struct stall, node);
+        stall = PS_CONTAINER(n, struct stall, timer.node);
         if (stall->reply == reply_to_agent &&
             stall->asker_node == agent->node &&
             stall->asker_request == m->request && stall->gen == m->gen) {
@@ -531,7 +530,7 @@ void ps_sched_stall_check_left(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     j->checks_left_ranks = true;
     stall = stall_new(st, j, NULL);
-    stall->deadline = ps_time_add(st->now, CHECK_INTERVAL);
+    stall->timer.due_at = ps_time_add(st->now, CHECK_INTERVAL);
 }
 
 /* Returns a rank that has left and is reported as missing in the round; NULL:
@@ -561,7 +560,7 @@ static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
     const struct ps_sched_worker *w = find_missing_left(j, stall);
 
     stall->step = STALL_PAUSED;
-    stall->deadline = ps_time_add(st->now, CHECK_INTERVAL);
+    stall->timer.due_at = ps_time_add(st->now, CHECK_INTERVAL);
     if (w == NULL) {
         return NULL;
     }
@@ -772,7 +771,7 @@ ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
     slot = ps_sched_job_slot_of(j, agent->node);
     PS_LIST_EACH(n, &st->s->stalls)
     {
-        struct stall *stall = PS_CONTAINER(n, struct stall, node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, timer.node);
 
         if (stall->collect_id != m->request || stall->gen != m->gen) {
             continue;
@@ -796,7 +795,7 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
     struct ps_list_node *n = ps_list_first(&st->s->stalls);
 
     while (n != NULL) {
-        struct stall *stall = PS_CONTAINER(n, struct stall, node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, timer.node);
 
         n = ps_list_next(&st->s->stalls, n);
         if (stall->gen != j->gen) {
@@ -814,7 +813,7 @@ void ps_sched_stalls_free(struct ps_sched *s)
     struct ps_list_node *n;
 
     while ((n = ps_list_first(&s->stalls)) != NULL) {
-        stall_free(s, PS_CONTAINER(n, struct stall, node));
+        stall_free(s, PS_CONTAINER(n, struct stall, timer.node));
     }
 }
 
@@ -823,7 +822,7 @@ void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl)
     struct ps_list_node *n = ps_list_first(&s->stalls);
 
     while (n != NULL) {
-        struct stall *stall = PS_CONTAINER(n, struct stall, node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, timer.node);
 
         n = ps_list_next(&s->stalls, n);
         if (stall->asker_conn == ctl) {
@@ -832,39 +831,16 @@ void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl)
     }
 }
 
-static struct stall *first_due(const struct ps_sched *s, ps_time now)
-{
-    PS_LIST_EACH(n, &s->stalls)
-    {
-        struct stall *stall = PS_CONTAINER(n, struct stall, node);
-
-        if (stall->deadline <= now) {
-            return stall;
-        }
-    }
-    return NULL;
-}
-
 struct ps_sched_job *ps_sched_stalls_tick(struct ps_sched_step *st,
                                           struct ps_str *why)
 {
     struct ps_sched_job *failed = NULL;
-    struct stall *stall;
+    struct ps_sched_timer *t;
 
     /* One that ends may take others with it. */
-    while (failed == NULL && (stall = first_due(st->s, st->now)) != NULL) {
-        failed = finish_step(st, stall, why);
+    while (failed == NULL &&
+           (t = ps_sched_timers_due(&st->s->stalls, st->now)) != NULL) {
+        failed = finish_step(st, PS_CONTAINER(t, struct stall, timer), why);
     }
     return failed;
-}
-
-ps_time ps_sched_stalls_deadline(const struct ps_sched *s)
-{
-    ps_time due = PS_TIME_NEVER;
-
-    PS_LIST_EACH(n, &s->stalls)
-    {
-        due = ps_time_min(due, PS_CONTAINER(n, struct stall, node)->deadline);
-    }
-    return due;
 }
