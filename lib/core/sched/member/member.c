@@ -60,6 +60,7 @@ static void member_free(struct ps_member *m)
     ps_member_drop_link(m);
     ps_free(m->pending_exits.list);
     ps_msg_free(m->last_costs);
+    ps_msg_free(m->hello);
     ps_free(m);
 }
 

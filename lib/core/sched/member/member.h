@@ -89,17 +89,6 @@ struct ps_member_witness {
     ps_time noted_at; /* last_recv_at of the silence that was logged. */
 };
 
-/* Facts that the member stated when it registered. */
-struct ps_member_facts {
-    char version[PS_VERSION_MAX + 1];
-    uint64_t descriptors;
-    int64_t clock_skew_ns; /* Its wall clock minus the scheduler's. */
-    bool avoids_shm;
-    bool ktls;
-    char gpu[PS_GPU_NAME_MAX + 1]; /* "": none. */
-    uint64_t gpu_memory;
-};
-
 /* Bytes of the text of a refusal. */
 #define PS_MEMBER_REFUSAL_MAX 63u
 
@@ -131,11 +120,12 @@ struct ps_member {
     uint64_t reserved_bytes; /* Server: bytes reserved there by all jobs. */
     struct ps_msg_ping last_ping;
     struct ps_msg *last_costs; /* Latest costs message; NULL: none. */
+    struct ps_msg *hello;      /* The latest one. */
+    int64_t clock_skew_ns;     /* Its wall clock minus the scheduler's. */
     /* Why the peer of its last connection was refused, as its certificate is
      * revoked; "": it was not. */
     char refusal[PS_MEMBER_REFUSAL_MAX + 1];
     struct ps_member_rates rates;
-    struct ps_member_facts facts;
     struct ps_member_pending_exits pending_exits;
     struct ps_misuse misuse;
 };

@@ -463,21 +463,19 @@ static void send_welcome(struct ps_sched_step *st,
                         &(struct ps_msg){.code = PS_MSG_WELCOME, .welcome = w});
 }
 
-static void record_facts(struct ps_sched_step *st, struct ps_member *member,
+/* Keeps what the member states of itself. */
+static void record_hello(struct ps_sched_step *st, struct ps_member *member,
                          const struct ps_msg_hello *m)
 {
     const uint64_t own = ps_facts_wall_ns(&st->s->opt.facts, st->now);
-    struct ps_member_facts *f = &member->facts;
 
-    ps_str_copy(f->version, sizeof(f->version), ps_str_or_empty(m->version));
-    f->descriptors = m->descriptors;
-    f->clock_skew_ns = own != 0 && m->wall_ns != 0 ? (int64_t)(m->wall_ns - own)
-                                                   : 0;
-    f->avoids_shm = m->avoids_shm;
-    f->ktls = m->ktls;
+    ps_msg_free(member->hello);
+    member->hello = ps_msg_dup(
+        &(struct ps_msg){.code = PS_MSG_HELLO, .hello = *m});
+    member->clock_skew_ns = own != 0 && m->wall_ns != 0
+                                ? (int64_t)(m->wall_ns - own)
+                                : 0;
     member->refusal[0] = '\0';
-    ps_str_copy(f->gpu, sizeof(f->gpu), ps_str_or_empty(m->gpu));
-    f->gpu_memory = m->gpu_memory;
 }
 
 static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
@@ -506,7 +504,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     ps_str_copy(member->address, sizeof(member->address), address);
     member->memory_limit = m->memory_limit;
-    record_facts(st, member, m);
+    record_hello(st, member, m);
     resumed = attach_conn(st, c, member, m);
     send_welcome(st, c, member, resumed, m);
     ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);

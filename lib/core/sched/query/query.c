@@ -52,6 +52,7 @@ static struct ps_rec_refusals *list_refusals(const struct ps_sched *s,
 static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_member *m, uint64_t refused)
 {
+    const struct ps_msg_hello *h = &m->hello->hello;
     const struct ps_msg_ping *p = &m->last_ping;
     /* Rates of a silent member are unknown. */
     const struct ps_member_rates r = m->state == PS_NODE_STATE_ACTIVE
@@ -91,13 +92,13 @@ static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                          .rounds_rate = r.rounds,
                          .in_rate = r.bytes_in,
                          .out_rate = r.bytes_out,
-                         .version = m->facts.version,
-                         .descriptors = m->facts.descriptors,
-                         .clock_skew_ns = m->facts.clock_skew_ns,
-                         .avoids_shm = m->facts.avoids_shm,
-                         .ktls = m->facts.ktls,
-                         .gpu = m->facts.gpu,
-                         .gpu_memory = m->facts.gpu_memory,
+                         .version = h->version,
+                         .descriptors = h->descriptors,
+                         .clock_skew_ns = m->clock_skew_ns,
+                         .avoids_shm = h->avoids_shm,
+                         .ktls = h->ktls,
+                         .gpu = h->gpu,
+                         .gpu_memory = h->gpu_memory,
                          .gpu_held = p->gpu_held,
                          .gpu_up = p->gpu_up,
                          .gpu_down = p->gpu_down,
