@@ -160,21 +160,6 @@ struct ps_sched_waiter {
 
 #define PS_DECLARATION_TEXT_MAX 256u
 
-/* Options that all workers of a job agree on. */
-struct ps_sched_job_options {
-    uint8_t mode;
-    uint8_t rule;       /* enum ps_rule; for jobs without rounds. */
-    uint32_t staleness; /* ssp: bound, in pushes. */
-    uint8_t on_loss;
-    uint8_t placement;
-    uint32_t weight; /* At the start; 1 to PS_JOB_WEIGHT_MAX. */
-    uint32_t num_workers;
-    uint32_t num_servers;
-    uint64_t big_array_bound;
-    uint32_t partition_bytes; /* 0: chosen for each key. */
-    ps_time start_timeout;
-};
-
 struct ps_sched_workers {
     struct ps_sched_worker *list;
     uint32_t count;
@@ -272,7 +257,9 @@ struct ps_sched_job {
     bool reopened; /* Some workers were re-offered after a scheduler restart. */
     char name[PS_NAME_MAX + 1];
     uint32_t uid;
-    struct ps_sched_job_options opt;
+    /* As the first worker has stated them, and all others have to; with defaults
+     * in place, and without strings. */
+    struct ps_msg_job_open opt;
     uint32_t weight; /* Now: that of `opt`, or as an operator has set it. */
     ps_time created_at;
     ps_time deadline; /* End of the start, or of a job without a live worker. */

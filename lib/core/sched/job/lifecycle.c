@@ -215,8 +215,8 @@ static void describe_incomplete(const struct ps_sched *s,
                                 struct ps_str *why)
 {
     ps_str_addf(why, "job %s was not complete after %g s: have %u/%u workers",
-                j->name, (double)j->opt.start_timeout / 1e9, j->workers.count,
-                j->opt.num_workers);
+                j->name, (double)j->opt.start_timeout_ns / 1e9,
+                j->workers.count, j->opt.num_workers);
     if (j->workers.count < j->opt.num_workers) {
         unsigned *ranks = ps_alloc(j->opt.num_workers * sizeof(*ranks));
         uint32_t count = ps_sched_job_missing_ranks(j, ranks);
@@ -247,7 +247,7 @@ static void describe_not_ready(const struct ps_sched_job *j, struct ps_str *why)
     bool first = true;
 
     ps_str_addf(why, "job %s did not start within %g s: no answer from server",
-                j->name, (double)j->opt.start_timeout / 1e9);
+                j->name, (double)j->opt.start_timeout_ns / 1e9);
     for (uint32_t i = 0; i < j->servers.count; i++) {
         if (j->servers.list[i].ready_version == 0) {
             ps_str_addf(why, "%s %s", first ? "" : ",",
