@@ -85,53 +85,59 @@ void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
 
 void ps_sched_events_fini(struct ps_sched_events *e)
 {
-    ps_free(e->ring);
+    for (uint32_t i = 0; i < PS_SCHED_EVENTS_MAX; i++) {
+        ps_msg_free(e->ring[i]);
+    }
 }
 
-static struct ps_sched_event *add_event(struct ps_sched_step *st,
-                                        enum ps_event_kind kind,
-                                        const char *name, const char *what,
-                                        const char *text)
+static void add_event(struct ps_sched_step *st,
+                      const struct ps_msg_event_row *row)
 {
     struct ps_sched_events *e = &st->s->events;
-    struct ps_sched_event *one;
+    struct ps_msg **at = &e->ring[e->count++ % PS_SCHED_EVENTS_MAX];
+    struct ps_msg msg = {.code = PS_MSG_EVENT_ROW, .event_row = *row};
+    char text[PS_SCHED_EVENT_TEXT + 1];
 
-    if (e->ring == NULL) {
-        e->ring = ps_calloc(PS_SCHED_EVENTS_MAX, sizeof(*e->ring));
-    }
-    one = &e->ring[e->count++ % PS_SCHED_EVENTS_MAX];
-    *one = (struct ps_sched_event){.at = st->now, .kind = (uint8_t)kind};
-    (void)ps_str_copy(one->name, sizeof(one->name), name);
-    (void)ps_str_copy(one->what, sizeof(one->what), what);
-    (void)ps_str_copy(one->text, sizeof(one->text), ps_str_or_empty(text));
-    return one;
+    (void)ps_str_copy(text, sizeof(text), ps_str_or_empty(row->text));
+    msg.event_row.text = text;
+    msg.event_row.number = e->count;
+    msg.event_row.age_ns = st->now;
+    ps_msg_free(*at);
+    *at = ps_msg_dup(&msg);
 }
 
 void ps_sched_event_own(struct ps_sched_step *st, const char *what, bool is_bad,
                         const char *text)
 {
-    add_event(st, PS_EVENT_KIND_SCHED, st->s->opt.name, what, text)->is_bad =
-        is_bad;
+    add_event(st, &(struct ps_msg_event_row){.kind = PS_EVENT_KIND_SCHED,
+                                             .name = st->s->opt.name,
+                                             .what = what,
+                                             .is_bad = is_bad,
+                                             .text = text});
 }
 
 void ps_sched_event_member(struct ps_sched_step *st, const struct ps_member *m,
                            const char *what, bool is_bad, const char *text)
 {
-    add_event(st,
-              m->role == PS_ROLE_SERVER ? PS_EVENT_KIND_SERVER
-                                        : PS_EVENT_KIND_AGENT,
-              m->name, what, text)
-        ->is_bad = is_bad;
+    add_event(st, &(struct ps_msg_event_row){.kind = m->role == PS_ROLE_SERVER
+                                                         ? PS_EVENT_KIND_SERVER
+                                                         : PS_EVENT_KIND_AGENT,
+                                             .name = m->name,
+                                             .what = what,
+                                             .is_bad = is_bad,
+                                             .text = text});
 }
 
 void ps_sched_event_job(struct ps_sched_step *st, enum ps_event_kind kind,
                         const struct ps_sched_job *j, const char *what,
                         bool is_bad, const char *text)
 {
-    struct ps_sched_event *one = add_event(st, kind, j->name, what, text);
-
-    one->is_bad = is_bad;
-    one->uid = j->uid;
+    add_event(st, &(struct ps_msg_event_row){.kind = (uint8_t)kind,
+                                             .name = j->name,
+                                             .uid = j->uid,
+                                             .what = what,
+                                             .is_bad = is_bad,
+                                             .text = text});
 }
 
 void ps_sched_move_member(struct ps_sched_step *st, struct ps_member *m,
@@ -164,36 +170,19 @@ void ps_sched_move_job(struct ps_sched_step *st, struct ps_sched_job *j,
                        to == PS_JOB_PHASE_FAILED ? j->reason : NULL);
 }
 
-static void send_event(struct ps_sched_step *st, struct ps_sched_conn *c,
-                       uint64_t number)
-{
-    const struct ps_sched_event *e =
-        &st->s->events.ring[(number - 1) % PS_SCHED_EVENTS_MAX];
-
-    ps_effects_send_msg(st->fx, c->id,
-                        &(struct ps_msg){.code = PS_MSG_EVENT_ROW,
-                                         .event_row = {
-                                             .number = number,
-                                             .age_ns = st->now - e->at,
-                                             .kind = e->kind,
-                                             .name = e->name,
-                                             .uid = e->uid,
-                                             .what = e->what,
-                                             .is_bad = e->is_bad,
-                                             .text = e->text,
-                                         }});
-}
-
 void ps_sched_send_events(struct ps_sched_step *st, struct ps_sched_conn *c,
                           uint64_t after)
 {
-    const uint64_t count = st->s->events.count;
-    const uint64_t dropped = count > PS_SCHED_EVENTS_MAX
-                                 ? count - PS_SCHED_EVENTS_MAX
+    const struct ps_sched_events *e = &st->s->events;
+    const uint64_t dropped = e->count > PS_SCHED_EVENTS_MAX
+                                 ? e->count - PS_SCHED_EVENTS_MAX
                                  : 0;
 
-    for (uint64_t i = after > dropped ? after : dropped; i < count; i++) {
-        send_event(st, c, i + 1);
+    for (uint64_t i = after > dropped ? after : dropped; i < e->count; i++) {
+        struct ps_msg msg = *e->ring[i % PS_SCHED_EVENTS_MAX];
+
+        msg.event_row.age_ns = st->now - msg.event_row.age_ns;
+        ps_effects_send_msg(st->fx, c->id, &msg);
     }
 }
 

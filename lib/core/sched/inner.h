@@ -88,20 +88,11 @@ struct ps_sched_conn {
 /* Bytes of the detail that are kept: a reason with names and numbers. */
 #define PS_SCHED_EVENT_TEXT 200u
 
-struct ps_sched_event {
-    ps_time at;
-    uint32_t uid; /* Owner of the job. */
-    uint8_t kind; /* enum ps_event_kind */
-    bool is_bad;  /* A loss or failure. */
-    char name[PS_NAME_MAX + 1];
-    char what[24];
-    char text[PS_SCHED_EVENT_TEXT + 1];
-};
-
 /* The last events, in a ring. */
 struct ps_sched_events {
-    struct ps_sched_event *ring; /* NULL: none yet. */
-    uint64_t count;              /* Events so far. */
+    /* Owned: event_row, with the time of the event as its age. */
+    struct ps_msg *ring[PS_SCHED_EVENTS_MAX];
+    uint64_t count; /* Events so far. */
 };
 
 /* See token.c. */
@@ -143,7 +134,7 @@ struct ps_sched {
     struct ps_account account;
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
-    uint64_t refused_frames;    /* Of members, about what is not their own. */
+    uint64_t refused_frames; /* Of members, about what is not their own. */
     /* Of timers; see job/rank.c, query/diverged.c and query/stall.c. */
     struct ps_list trace_reads;
     struct ps_list watches;
