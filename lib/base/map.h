@@ -26,3 +26,9 @@ struct ps_map_cursor {
     uint32_t at;     /* Index of the next entry if no entry has moved. */
 };
 void *ps_map_next(const struct ps_map *m, struct ps_map_cursor *c);
+/* Loop over the values, each of `type`, with a cursor of its own. */
+#define PS_MAP_EACH(type, value, map)                                          \
+    for (struct ps_map_cursor value##_cursor = {0},                            \
+                              *value##_at = &value##_cursor;                   \
+         value##_at != NULL; value##_at = NULL)                                \
+        for (type * value; (value = ps_map_next(map, value##_at)) != NULL;)

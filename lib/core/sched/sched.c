@@ -458,10 +458,8 @@ static void on_msg(struct ps_sched_step *st, const struct ps_event *ev)
 
 static void conns_tick(struct ps_sched_step *st)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_conn *c;
-
-    while ((c = ps_map_next(st->s->conns, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_conn, c, st->s->conns)
+    {
         if (c->kind == PS_SCHED_CONN_HANDSHAKE &&
             ps_time_add(c->opened_at, HELLO_TIMEOUT) <= st->now) {
             ps_effects_log(st->fx, PS_LOG_WARNING,
@@ -473,11 +471,10 @@ static void conns_tick(struct ps_sched_step *st)
 
 static ps_time conns_deadline(const struct ps_sched *s)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_conn *c;
     ps_time due = PS_TIME_NEVER;
 
-    while ((c = ps_map_next(s->conns, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_conn, c, s->conns)
+    {
         if (c->kind == PS_SCHED_CONN_HANDSHAKE) {
             due = ps_time_min(due, ps_time_add(c->opened_at, HELLO_TIMEOUT));
         }
@@ -564,11 +561,9 @@ static void update_deadline(struct ps_sched *s, ps_time now, bool is_tick)
 
 static void begin_shutdown(struct ps_sched_step *st)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_conn *c;
-
     st->s->ending = true;
-    while ((c = ps_map_next(st->s->conns, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_conn, c, st->s->conns)
+    {
         struct ps_member *m = c->member;
 
         cut_conn(st, c);
@@ -697,11 +692,10 @@ void ps_sched_each_scalar(const struct ps_sched *s, ps_sched_scalar_cb each,
                           void *ctx)
 {
     struct ps_rec_job_scalar rows[PS_SCALARS_MAX];
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
     struct ps_msg_job_row job;
 
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
         uint32_t count = ps_sched_scalars_rows(j->observed.scalars,
                                                s->last_recv_at, rows);
 
@@ -719,11 +713,10 @@ uint32_t ps_sched_diverged_count(const struct ps_sched *s)
 
 uint64_t ps_sched_residue(const struct ps_sched *s)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
     uint64_t n = ps_map_count(s->jobs) + s->stall_count;
 
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
         n += j->keys.open_count + j->waiters.count +
              (ps_sched_job_has_started(j) &&
               ps_barrier_is_waiting(&j->barrier));

@@ -301,14 +301,13 @@ static bool token_covers_name(const struct ps_sched *s,
         return true;
     }
     for (uint32_t i = 0; name != NULL && i < GROUP_DEPTH_MAX; i++) {
-        struct ps_map_cursor cursor = {0};
-        const struct ps_sched_job *j;
         const char *parent = NULL;
 
         if (strcmp(name, job) == 0 || ps_group_name_is_of(name, job)) {
             return true;
         }
-        while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+        {
             if (j->uid == t->uid && ps_group_name_is_of(name, j->name)) {
                 parent = j->name;
             }

@@ -55,10 +55,8 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 
 void ps_sched_jobs_try_start(struct ps_sched_step *st)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         ps_sched_job_try_start(st, j);
     }
 }
@@ -74,10 +72,9 @@ static void fail_forming_groups(struct ps_sched_step *st,
                           ? parent->reason
                           : "the job of which it is a group has ended; open "
                             "groups before ranks leave";
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
 
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         const struct ps_sched_job *other;
 
         if (j->phase != PS_JOB_PHASE_FORMING || j->uid != parent->uid ||
@@ -323,10 +320,8 @@ static ps_time lost_ranks_deadline(const struct ps_sched *s,
 
 void ps_sched_jobs_tick(struct ps_sched_step *st)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         if (j->publish_at <= st->now) {
             ps_sched_job_publish(st, j);
         }
@@ -347,10 +342,8 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
 /* Workers could not join or reconnect while the scheduler did not run. */
 void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         j->deadline = ps_time_add(j->deadline, late);
         for (uint32_t i = 0; i < j->workers.count; i++) {
             j->workers.list[i].lost_at = ps_time_add(j->workers.list[i].lost_at,
@@ -362,11 +355,10 @@ void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
 
 ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
     ps_time due = PS_TIME_NEVER;
 
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
         due = ps_time_min(due, j->deadline);
         due = ps_time_min(due, j->publish_at);
         due = ps_time_min(due, lost_ranks_deadline(s, j));
@@ -455,12 +447,11 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
                               const char *why)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
     struct ps_str full = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     ps_str_addf(&full, "agent %s is gone: %s", agent->name, why);
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         ps_sched_waiters_drop_agent(j, agent->node);
         ps_sched_job_lose_workers(
             st, j,
@@ -473,10 +464,8 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_workers_drop_missing(struct ps_sched_step *st,
                                    struct ps_member *agent)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         ps_sched_job_lose_workers(
             st, j,
             &(struct ps_sched_loss){.agent_node = agent->node,
@@ -543,10 +532,8 @@ static bool drop_ended_token(struct ps_sched_step *st, struct ps_sched_job *j)
 
 void ps_sched_workers_drop_tokens(struct ps_sched_step *st)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         const uint64_t gen = j->gen;
 
         while (j != NULL && drop_ended_token(st, j)) {
@@ -629,10 +616,8 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
 /* Marks the workers of an agent unconfirmed until it reports them again. */
 static void unconfirm_workers(struct ps_sched_step *st, struct ps_member *agent)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         for (uint32_t i = 0; i < j->workers.count; i++) {
             struct ps_sched_worker *w = &j->workers.list[i];
 
@@ -648,10 +633,8 @@ static void unconfirm_workers(struct ps_sched_step *st, struct ps_member *agent)
 /* Sends the states of all jobs of the member. */
 static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         if (m->role == PS_ROLE_SERVER) {
             if (ps_sched_job_server_of(j, m->node) != NULL) {
                 ps_sched_job_send_state(st, j, m);

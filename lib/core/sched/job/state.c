@@ -22,10 +22,8 @@ struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen)
 struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
                                             uint32_t uid, const char *name)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, s->jobs)
+    {
         if (ps_sched_job_is_open(j) && j->uid == uid &&
             strcmp(j->name, name) == 0) {
             return j;
@@ -40,11 +38,10 @@ const struct ps_sched_job *ps_sched_find_parent_job(const struct ps_sched *s,
 {
     const size_t len = (size_t)(strrchr(name, '/') - name);
     const struct ps_sched_job *best = NULL;
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
     int best_rank = 0;
 
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
         const int rank = (ps_sched_job_is_open(j) ? 2 : 0) + (j->uid == uid);
 
         /* The parent of a group of a group is the latter. */

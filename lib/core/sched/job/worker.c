@@ -791,12 +791,11 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg *msg)
 {
     const struct ps_msg_worker_gone *m = &msg->worker_gone;
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
 
     /* Its job_open may arrive later. */
     ps_member_add_pending_exit(agent, m->worker, msg->seq);
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         struct ps_sched_worker *w;
 
         if (m->gen != 0 && m->gen != j->gen) {

@@ -46,10 +46,8 @@ static void request_ping(struct ps_sched_step *st, const struct ps_member *m,
 
 static void request_pings(struct ps_sched_step *st, const struct ps_member *m)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         if (!ps_sched_job_has_started(j)) {
             continue;
         }
@@ -93,10 +91,9 @@ static bool exchange_data(const struct ps_sched *s, const struct ps_member *a,
 {
     const uint32_t server = a->role == PS_ROLE_SERVER ? a->node : b->node;
     const uint32_t agent = a->role == PS_ROLE_SERVER ? b->node : a->node;
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
 
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, s->jobs)
+    {
         if (ps_sched_job_has_started(j) &&
             ps_sched_job_server_of(j, server) != NULL &&
             ps_sched_job_slot_of(j, agent) < j->slot_count) {

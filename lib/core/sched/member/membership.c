@@ -137,10 +137,8 @@ static void tick_member(struct ps_sched_step *st, struct ps_member *m)
 /* True: a job has, or had, workers of this agent. */
 static bool member_has_job(const struct ps_sched *s, const struct ps_member *m)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
-
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
         if (ps_sched_job_has_agent(j, m->node)) {
             return true;
         }
@@ -265,14 +263,13 @@ static void reject_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 static bool user_has_too_many_tools(const struct ps_sched *s,
                                     const struct ps_sched_conn *c)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_conn *other;
     uint32_t count = 0;
 
     if (!c->is_local || c->uid == 0 || c->uid == s->opt.uid) {
         return false;
     }
-    while ((other = ps_map_next(s->conns, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_conn, other, s->conns)
+    {
         count += other->is_local && other->kind == PS_SCHED_CONN_CTL &&
                  other->uid == c->uid;
     }

@@ -520,10 +520,8 @@ static void visit_migrations(struct ps_sched_step *st, uint32_t node,
                                            struct ps_sched_job *j,
                                            struct migration *mv, uint32_t node))
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         struct ps_list_node *n = j->rebalance != NULL
                                      ? ps_list_first(&j->rebalance->migrations)
                                      : NULL;

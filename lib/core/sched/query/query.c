@@ -216,8 +216,6 @@ static const char *describe_standstill(const struct ps_sched *s,
 static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
     struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
     struct ps_rec_job_scalar scalars[PS_SCALARS_MAX];
@@ -232,7 +230,8 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         msg.job_row = ended_job_row(p, st->now, scalars);
         ps_effects_send_msg(st->fx, c->id, &msg);
     }
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
         uint32_t count = list_lost_ranks(j, lost);
 
         ps_sched_job_fill_row(j, st->now, &msg.job_row);
@@ -383,10 +382,8 @@ static void send_share_rows(struct ps_sched_step *st,
                             const struct ps_sched_conn *c,
                             const struct ps_sched_job *only)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(const struct ps_sched_job, j, st->s->jobs)
+    {
         if (only == NULL || j == only) {
             send_shares_of_job(st, c, j);
         }
@@ -402,14 +399,13 @@ static struct ps_sched_job *find_named_job(struct ps_sched_step *st,
                                            struct ps_sched_conn *c,
                                            const struct ps_sched_job_name *n)
 {
-    struct ps_map_cursor cursor = {0};
     struct ps_sched_job *found = NULL;
-    struct ps_sched_job *j;
     struct ps_str owners = PS_STR_ROOM(128);
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     uint32_t count = 0;
 
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         if (!ps_sched_job_is_open(j) || strcmp(j->name, n->name) != 0) {
             continue;
         }
@@ -457,12 +453,10 @@ static void start_key_listing(struct ps_sched_step *st, struct ps_sched_conn *c,
 static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                               struct ps_sched_job *only)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
     /* Share of this function: delays query_end until all are asked. */
     c->open_stalls = 1;
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         if (ps_sched_job_is_open(j) && (only == NULL || only == j)) {
             c->open_stalls++;
             ps_sched_stall_query_job(st, j, c);
