@@ -359,53 +359,44 @@ static uint32_t count_present_servers(const struct ps_sched *s)
     return count;
 }
 
-/* Member of this name, new or known; NULL: the hello was rejected. */
-static struct ps_member *admit_member(struct ps_sched_step *st,
-                                      struct ps_sched_conn *c,
-                                      const struct ps_msg_hello *m)
+/* Finds or adds the member of this name. 0, or an error code with the reason. */
+static int admit_member(struct ps_sched *s, const struct ps_msg_hello *m,
+                        struct ps_member **ret, struct ps_str *why)
 {
-    struct ps_sched *s = st->s;
     enum ps_role role = (enum ps_role)m->role;
     struct ps_member *member = ps_members_find(&s->members, role, m->name);
-    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    const bool is_other = member != NULL && member->instance != m->instance;
 
-    if (member != NULL && member->instance != m->instance &&
-        ps_member_was_replaced(member, m->instance)) {
-        ps_str_addf(&why,
+    if (is_other && ps_member_was_replaced(member, m->instance)) {
+        ps_str_addf(why,
                     "another process has taken the name '%s' since; give "
                     "each %s a name of its own",
                     m->name, ps_role_name(role));
-        reject_hello(st, c, PS_E_EXIST, why.data);
-        return NULL;
+        return PS_E_EXIST;
     }
-    if (member != NULL && member->instance != m->instance &&
-        member->state == PS_NODE_STATE_ACTIVE &&
+    if (is_other && member->state == PS_NODE_STATE_ACTIVE &&
         ps_member_is_connected(member)) {
-        ps_str_addf(&why,
+        ps_str_addf(why,
                     "the name '%s' is that of a running process at %s; give "
                     "each %s a name of its own, or end that one first",
                     m->name, member_conn(s, member)->peer_text,
                     ps_role_name(role));
-        reject_hello(st, c, PS_E_EXIST, why.data);
-        return NULL;
+        return PS_E_EXIST;
     }
     if (role == PS_ROLE_SERVER && count_present_servers(s) >= PS_SERVERS_MAX &&
         (member == NULL || member->state == PS_NODE_STATE_GONE)) {
-        ps_str_addf(&why, "the cluster has %u servers, which is the limit",
+        ps_str_addf(why, "the cluster has %u servers, which is the limit",
                     PS_SERVERS_MAX);
-        reject_hello(st, c, PS_E_FULL, why.data);
-        return NULL;
+        return PS_E_FULL;
     }
-    if (member == NULL) {
-        if (s->members.count >= PS_MEMBERS_MAX && !evict_gone_member(s)) {
-            ps_str_addf(&why, "the cluster has %u members, which is the limit",
-                        PS_MEMBERS_MAX);
-            reject_hello(st, c, PS_E_FULL, why.data);
-            return NULL;
-        }
-        member = ps_members_add(&s->members, role, m->name);
+    if (member == NULL && s->members.count >= PS_MEMBERS_MAX &&
+        !evict_gone_member(s)) {
+        ps_str_addf(why, "the cluster has %u members, which is the limit",
+                    PS_MEMBERS_MAX);
+        return PS_E_FULL;
     }
-    return member;
+    *ret = member != NULL ? member : ps_members_add(&s->members, role, m->name);
+    return 0;
 }
 
 /* Makes the connection carry the member's link. True: the link was resumed. */
@@ -522,43 +513,43 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_sched_probe_hello(st, member);
 }
 
+/* 0, or an error code with the reason: the tool is one too many of its user, or
+ * its token does not count. */
+static int admit_tool(struct ps_sched_step *st, struct ps_sched_conn *c,
+                      const struct ps_msg_hello *m, struct ps_str *why)
+{
+    const char *token = ps_str_or_empty(m->token);
+
+    if (user_has_too_many_tools(st->s, c)) {
+        ps_str_addf(why,
+                    "user %u has %u tools here, which is the limit; end some",
+                    c->uid, PS_CONTROL_USER_MAX);
+        return PS_E_FULL;
+    }
+    return *token != '\0' ? ps_sched_token_read(st, token, &c->token, why) : 0;
+}
+
 void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_hello *m)
 {
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
-    struct ps_member *member;
-    int rc;
+    struct ps_member *member = NULL;
+    int rc = check_hello(st->s, c->is_local, m, &why);
 
-    rc = check_hello(st->s, c->is_local, m, &why);
     if (rc == 0 &&
         !ps_peer_check_hello(&c->identity, st->s->opt.cluster, m, &why)) {
         rc = PS_E_PERM;
     }
+    if (rc == 0) {
+        rc = m->role == PS_ROLE_CTL ? admit_tool(st, c, m, &why)
+                                    : admit_member(st->s, m, &member, &why);
+    }
     if (rc != 0) {
         reject_hello(st, c, rc, why.data);
-        return;
-    }
-    if (user_has_too_many_tools(st->s, c)) {
-        ps_str_addf(&why,
-                    "user %u has %u tools here, which is the limit; end some",
-                    c->uid, PS_CONTROL_USER_MAX);
-        reject_hello(st, c, PS_E_FULL, why.data);
-        return;
-    }
-    if (m->role == PS_ROLE_CTL) {
-        const char *token = ps_str_or_empty(m->token);
-
-        if (*token != '\0' &&
-            ps_sched_token_read(st, token, &c->token, &why) != 0) {
-            reject_hello(st, c, PS_E_PERM, why.data);
-            return;
-        }
+    } else if (member != NULL) {
+        accept_member(st, c, member, m);
+    } else {
         c->kind = PS_SCHED_CONN_CTL;
         send_welcome(st, c, NULL, false, m);
-        return;
-    }
-    member = admit_member(st, c, m);
-    if (member != NULL) {
-        accept_member(st, c, member, m);
     }
 }
