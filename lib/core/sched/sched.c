@@ -496,12 +496,11 @@ static void extend_leases_if_late(struct ps_sched_step *st)
 
 static void stalls_tick(struct ps_sched_step *st)
 {
-    char text[PS_TEXT_MAX + 1];
     struct ps_sched_job *j;
-    struct ps_str why;
 
     for (;;) {
-        ps_str_init(&why, text, sizeof(text));
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
         j = ps_sched_stalls_tick(st, &why);
         if (j == NULL) {
             j = ps_sched_diverged_tick(st, &why);
@@ -509,7 +508,7 @@ static void stalls_tick(struct ps_sched_step *st)
         if (j == NULL) {
             return;
         }
-        ps_sched_job_fail(st, j, text);
+        ps_sched_job_fail(st, j, why.data);
     }
 }
 

@@ -467,16 +467,15 @@ void ps_sched_account_fini(struct ps_sched *s)
 static struct ps_sched_user *obtain_user(struct ps_sched *s, uint32_t uid)
 {
     struct ps_sched_user *u = ps_map_get(s->users, uid);
-    char name[16];
-    struct ps_str text;
 
     if (u == NULL) {
         u = ps_calloc(1, sizeof(*u));
         u->sched = s;
         u->uid = uid;
-        ps_str_init(&text, name, sizeof(name));
+        struct ps_str text = PS_STR_ROOM(16);
+
         ps_str_addf(&text, "%u", uid);
-        ps_account_init(&u->account, PS_ACCOUNT_USER, name,
+        ps_account_init(&u->account, PS_ACCOUNT_USER, text.data,
                         &s->opt.limits[PS_ACCOUNT_USER]);
         ps_account_add_parent(&u->account, &s->account);
         ps_map_put(s->users, uid, u);

@@ -407,8 +407,6 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
                                const struct ps_sched_loss *which,
                                const char *why)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str reason;
     unsigned *ranks;
     uint32_t count = 0;
 
@@ -425,18 +423,21 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
         }
     }
     if (count > 0) {
-        ps_str_init(&reason, text, sizeof(text));
+        struct ps_str reason = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
         ps_str_add(&reason, count == 1 ? "rank " : "ranks ");
         ps_str_add_ranges(&reason, ranks, count);
         ps_str_addf(&reason, " on %s %s lost: %s",
                     j->workers.list[ranks[0]].agent_name,
                     count == 1 ? "was" : "were", why);
         ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
-                           "job %s gen %" PRIu64 " %s", j->name, j->gen, text);
-        ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "lost", true, text);
+                           "job %s gen %" PRIu64 " %s", j->name, j->gen,
+                           reason.data);
+        ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "lost", true,
+                           reason.data);
         ps_sched_job_publish_later(st, j);
         if (j->opt.on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
-            ps_sched_job_fail(st, j, text);
+            ps_sched_job_fail(st, j, reason.data);
         } else {
             ps_sched_job_end_if_unused(st, j);
         }

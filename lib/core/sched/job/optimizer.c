@@ -66,8 +66,7 @@ static void reply_to_operator(struct ps_sched_step *st,
                               const char *reason)
 {
     struct ps_sched_conn *c = ps_map_get(st->s->conns, w->ctl_conn);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str late;
+    struct ps_str late = PS_STR_ROOM(PS_TEXT_MAX + 1);
     uint64_t newest = 0;
 
     if (c == NULL) {
@@ -79,13 +78,12 @@ static void reply_to_operator(struct ps_sched_step *st,
         }
     }
     if (rc == 0 && w->round != 0 && newest >= w->round) {
-        ps_str_init(&late, text, sizeof(text));
         ps_str_addf(&late,
                     "a key was at round %" PRIu64 " already: keys beyond round "
                     "%" PRIu64 " have the value from their next round on",
                     newest, w->round);
         rc = PS_E_STALE;
-        reason = text;
+        reason = late.data;
     }
     ps_sched_conn_end_query(st, c, rc, reason);
 }

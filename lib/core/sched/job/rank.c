@@ -281,8 +281,6 @@ void ps_sched_trace_ask(struct ps_sched_step *st, struct ps_sched_conn *c,
                         const struct ps_msg_trace_get *m)
 {
     const struct ps_member *of;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
 
     if (m->member == 0) {
         send_own(st, c, j, m);
@@ -292,9 +290,10 @@ void ps_sched_trace_ask(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (of == NULL) {
         ps_sched_conn_end_query(st, c, PS_E_NOENT, no_such_member);
     } else if (!ps_member_is_connected(of)) {
-        ps_str_init(&why, text, sizeof(text));
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
         add_member(&why, of, "is not connected; the trace lacks it");
-        ps_sched_conn_end_query(st, c, PS_E_UNREACH, text);
+        ps_sched_conn_end_query(st, c, PS_E_UNREACH, why.data);
     } else {
         c->trace_read = begin_read(
             st, &(struct trace_read){
@@ -313,8 +312,6 @@ void ps_sched_on_recording_get(struct ps_sched_step *st,
     const struct ps_sched_job *j = ps_sched_optimizer_find_job(
         st, agent, m->gen, m->request);
     struct trace_read *before = NULL;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
     uint32_t count = 0;
 
     if (j == NULL) {
@@ -334,11 +331,12 @@ void ps_sched_on_recording_get(struct ps_sched_step *st,
         read_free(before);
     }
     if (m->member - 1 >= j->servers.count) {
-        ps_str_init(&why, text, sizeof(text));
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
         ps_str_addf(&why, "job %s has %u servers, and none of rank %u", j->name,
                     j->servers.count, m->member - 1);
         ps_sched_optimizer_done(st, agent, m->gen, m->request, PS_E_NOENT,
-                                text);
+                                why.data);
     } else if (count == READS_MAX) {
         ps_sched_optimizer_done(
             st, agent, m->gen, m->request, PS_E_FULL,

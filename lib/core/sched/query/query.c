@@ -220,8 +220,6 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
     struct ps_rec_job_scalar scalars[PS_SCALARS_MAX];
     struct ps_rec_change settings[PS_SETTINGS_MAX];
-    struct ps_str standstill;
-    char text[256];
 
     for (uint32_t i = 0; i < ps_sched_history_count(&s->history); i++) {
         const struct ps_sched_ended_job *p = ps_sched_history_get(&s->history,
@@ -233,6 +231,7 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
     {
         uint32_t count = list_lost_ranks(j, lost);
+        struct ps_str standstill = PS_STR_ROOM(256);
 
         ps_sched_job_fill_row(j, st->now, &msg.job_row);
         msg.job_row.ranks_lost = count;
@@ -243,7 +242,6 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         msg.job_row.scalars = scalars;
         msg.job_row.scalars_count = ps_sched_scalars_rows(j->observed.scalars,
                                                           st->now, scalars);
-        ps_str_init(&standstill, text, sizeof(text));
         msg.job_row.standstill = describe_standstill(s, j, &standstill);
         msg.job_row.settings = settings;
         msg.job_row.settings_count = list_settings(j, settings);
@@ -677,13 +675,12 @@ static void set_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
                        struct ps_sched_job *j, const struct ps_msg_job_set *m)
 {
     const uint32_t weight = read_weight(st, c, m);
-    char what[24];
-    struct ps_str s;
 
     if (weight != 0) {
-        ps_str_init(&s, what, sizeof(what));
+        struct ps_str s = PS_STR_ROOM(24);
+
         ps_str_addf(&s, "set to weight %u", weight);
-        log_operator_action(st, c, j, what);
+        log_operator_action(st, c, j, s.data);
         ps_sched_job_change_weight(st, c, j, weight);
     }
 }
