@@ -637,7 +637,7 @@ def test_multipliers_of_keys_change_at_a_round(trio, tmp):
         lines = [text.splitlines() for text in said]
         assert lines[0][0] == "done"
         assert "a key of job multiplied has lr_mult 1 and wd_mult 1 from " \
-            "round 99 on, and now 3 and 1 are wanted" in lines[1][0]
+            "round 99 on, and now 3 and 1 are requested" in lines[1][0]
         for of_rank in lines:
             assert "must be finite and not negative" in of_rank[1]
             assert "multipliers cannot change at round 3" in of_rank[2]

@@ -380,8 +380,8 @@ def test_a_worker_that_asks_in_a_loop(place):
     try:
         because = one.await_("l_stall_reply")["text"]
     except (EOFError, ConnectionError):
-        assert "questions in a second" in (one.last_words or "questions in a "
-                                           "second")
+        assert "stall queries in a second" in (
+            one.last_words or "stall queries in a second")
     assert because is None or "rank 1" in because
     grown = place.agent.rss() - place.rss["node0"]
     assert SANITIZED or grown < 32 * MIB, grown
