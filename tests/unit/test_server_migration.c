@@ -521,7 +521,8 @@ static void partitions_without_rounds_do_not_migrate(void **state)
                                                      .clock = 1});
     sched_read(w, &(struct move_options){.move = 1, .most = 1024});
     assert_int_equal(w->last_chunk->part_chunk.error, PS_E_UNSUPPORTED);
-    assert_true(strstr(w->last_chunk->part_chunk.text, "stay") != NULL);
+    assert_true(strstr(w->last_chunk->part_chunk.text, "cannot be moved") !=
+                NULL);
     sched_part_end(w, 1, true, 5);
     world_free(w);
 }

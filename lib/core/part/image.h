@@ -57,7 +57,7 @@ enum ps_image_use {
     PS_IMAGE_USES,
 };
 
-/* What a partition or its job may have that excludes a use. */
+/* Traits of a partition or its job that exclude a use. */
 enum ps_image_trait {
     PS_IMAGE_ROWS,
     PS_IMAGE_NO_ROUNDS,

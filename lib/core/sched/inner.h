@@ -160,7 +160,7 @@ struct ps_sched_step {
 
 /* ------------------------------------------------------------------ timers */
 
-/* What goes on at a time, in a list of the scheduler. */
+/* Entry of a list of the scheduler, which goes on at a time. */
 struct ps_sched_timer {
     struct ps_list_node node;
     ps_time due_at;

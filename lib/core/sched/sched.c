@@ -226,7 +226,7 @@ static int check_report(const struct ps_sched *s, const struct ps_member *agent,
     return ps_sched_job_slot_of(j, agent->node) < j->slot_count ? 0 : PS_E_PERM;
 }
 
-/* What becomes of a message of a member. */
+/* Handler and check of a message of a member. */
 struct handling {
     ps_sched_handler *handle;
     ps_sched_answer_check *check; /* An answer without one is refused. */

@@ -214,7 +214,7 @@ struct ps_sched_observed {
     struct ps_sched_scalars *scalars; /* See history.h; NULL: none. */
 };
 
-/* What ranks declare for the whole job: its optimizer, or its compression. */
+/* Declaration of ranks for the whole job: its optimizer, or its compression. */
 struct ps_sched_declaration {
     const char *name; /* NULL: none. */
     const struct ps_rec_param *params;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's servers are to know: declarations of its optimizer and
- * compression, changes of the running optimizer, and whether they record. Each is
- * made once; every worker that asks for the same waits until all servers of the
- * job have taken it in. So does an operator who changes the optimizer, or the
- * job's weight. */
+/* Declarations of a job's optimizer and compression, changes of the running
+ * optimizer, and whether the job's servers record what they do. Each is made once;
+ * every worker that asks for the same waits until all servers have taken it in. So
+ * does an operator who changes the optimizer, or the job's weight. */
 #include "core/sched/job/run.h"
 
 #include "base/alloc.h"

@@ -675,12 +675,13 @@ static void set_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
                        struct ps_sched_job *j, const struct ps_msg_job_set *m)
 {
     const uint32_t weight = read_weight(st, c, m);
+    char what[24];
+    struct ps_str s;
 
     if (weight != 0) {
-        struct ps_str s = PS_STR_ROOM(24);
-
+        ps_str_init(&s, what, sizeof(what));
         ps_str_addf(&s, "set to weight %u", weight);
-        log_operator_action(st, c, j, s.data);
+        log_operator_action(st, c, j, what);
         ps_sched_job_change_weight(st, c, j, weight);
     }
 }
