@@ -303,10 +303,8 @@ uint32_t ps_ledger_rows(const struct ps_account *daemon,
         }
     }
     first = count;
-    PS_LIST_EACH(n, &daemon->descendants)
+    PS_LIST_EACH_OF(const struct ps_account, a, node, &daemon->descendants)
     {
-        const struct ps_account *a = PS_CONTAINER(n, struct ps_account, node);
-
         for (uint32_t i = 0; i < PS_COST_COUNT; i++) {
             const struct ps_ledger_row row = {a, i};
 

@@ -11,10 +11,8 @@
 
 struct ps_sched_timer *ps_sched_timers_due(const struct ps_list *l, ps_time now)
 {
-    PS_LIST_EACH(n, l)
+    PS_LIST_EACH_OF(struct ps_sched_timer, t, node, l)
     {
-        struct ps_sched_timer *t = PS_CONTAINER(n, struct ps_sched_timer, node);
-
         if (t->due_at <= now) {
             return t;
         }

@@ -189,10 +189,8 @@ static uint64_t begin_read(struct ps_sched_step *st,
 
 static struct trace_read *find_read(const struct ps_sched *s, uint64_t number)
 {
-    PS_LIST_EACH(n, &s->trace_reads)
+    PS_LIST_EACH_OF(struct trace_read, r, timer.node, &s->trace_reads)
     {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
-
         if (r->message.request == number) {
             return r;
         }
@@ -317,10 +315,8 @@ void ps_sched_on_recording_get(struct ps_sched_step *st,
     if (j == NULL) {
         return;
     }
-    PS_LIST_EACH(n, &st->s->trace_reads)
+    PS_LIST_EACH_OF(struct trace_read, r, timer.node, &st->s->trace_reads)
     {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
-
         if (r->agent == agent->node && r->request == m->request) {
             before = r;
         } else {
@@ -393,11 +389,8 @@ void ps_sched_on_trace_entries(struct ps_sched_step *st,
 
 void ps_sched_trace_resend(struct ps_sched_step *st, const struct ps_member *m)
 {
-    PS_LIST_EACH(n, &st->s->trace_reads)
+    PS_LIST_EACH_OF(const struct trace_read, r, timer.node, &st->s->trace_reads)
     {
-        const struct trace_read *r = PS_CONTAINER(n, struct trace_read,
-                                                  timer.node);
-
         if (r->member == m->node) {
             send_get(st, r);
         }
@@ -406,12 +399,8 @@ void ps_sched_trace_resend(struct ps_sched_step *st, const struct ps_member *m)
 
 void ps_sched_trace_lose_server(struct ps_sched_step *st, uint32_t node)
 {
-    struct ps_list_node *n = ps_list_first(&st->s->trace_reads);
-
-    while (n != NULL) {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
-
-        n = ps_list_next(&st->s->trace_reads, n);
+    PS_LIST_EACH_SAFE(struct trace_read, r, timer.node, &st->s->trace_reads)
+    {
         if (r->member == node && r->conn == 0) {
             end_read(st, r, PS_E_UNREACH,
                      "the server was lost, and its recording with it");
@@ -439,12 +428,8 @@ void ps_sched_trace_tick(struct ps_sched_step *st)
 
 void ps_sched_trace_drop(struct ps_sched *s, ps_conn_id conn, uint64_t gen)
 {
-    struct ps_list_node *n = ps_list_first(&s->trace_reads);
-
-    while (n != NULL) {
-        struct trace_read *r = PS_CONTAINER(n, struct trace_read, timer.node);
-
-        n = ps_list_next(&s->trace_reads, n);
+    PS_LIST_EACH_SAFE(struct trace_read, r, timer.node, &s->trace_reads)
+    {
         if (r->conn == conn && (conn != 0 || r->message.gen == gen)) {
             read_free(r);
         }

@@ -225,13 +225,13 @@ int ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_job *j,
 
 void ps_sched_migrations_free(struct ps_sched_job *j)
 {
-    struct ps_list_node *n;
-
     if (j->rebalance == NULL) {
         return;
     }
-    while ((n = ps_list_pop(&j->rebalance->migrations)) != NULL) {
-        ps_free(PS_CONTAINER(n, struct migration, list_node));
+    PS_LIST_EACH_SAFE(struct migration, mv, list_node,
+                      &j->rebalance->migrations)
+    {
+        ps_free(mv);
     }
     ps_free(j->rebalance);
     j->rebalance = NULL;
@@ -244,10 +244,8 @@ static struct migration *find_migration(const struct ps_sched_job *j,
     if (j == NULL || j->rebalance == NULL) {
         return NULL;
     }
-    PS_LIST_EACH(n, &j->rebalance->migrations)
+    PS_LIST_EACH_OF(struct migration, mv, list_node, &j->rebalance->migrations)
     {
-        struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
-
         if (mv->state == MIG_QUEUED) {
             return NULL; /* All behind it are queued, too. */
         }
@@ -297,14 +295,13 @@ static void finish_rebalance(struct ps_sched_step *st, struct ps_sched_job *j)
 void ps_sched_migrations_cancel(struct ps_sched_step *st,
                                 struct ps_sched_job *j, const char *why)
 {
-    struct ps_list_node *n;
+    struct migration *mv;
 
     if (j->rebalance == NULL) {
         return;
     }
-    while ((n = ps_list_pop(&j->rebalance->migrations)) != NULL) {
-        struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
-
+    while ((mv = PS_LIST_POP(struct migration, list_node,
+                             &j->rebalance->migrations)) != NULL) {
         if (mv->state < MIG_COMMITTED) {
             record_failure(j->rebalance, why);
         }
@@ -446,10 +443,8 @@ static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
 
 static struct migration *first_queued(const struct ps_sched_job *j)
 {
-    PS_LIST_EACH(n, &j->rebalance->migrations)
+    PS_LIST_EACH_OF(struct migration, mv, list_node, &j->rebalance->migrations)
     {
-        struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
-
         if (mv->state == MIG_QUEUED) {
             return mv;
         }

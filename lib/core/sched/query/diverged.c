@@ -141,10 +141,8 @@ static struct watch_job *job_of_watch(struct watch *w, uint64_t gen)
 
 static struct watch *find_watch(const struct ps_sched *s, uint64_t gen)
 {
-    PS_LIST_EACH(n, &s->watches)
+    PS_LIST_EACH_OF(struct watch, w, timer.node, &s->watches)
     {
-        struct watch *w = PS_CONTAINER(n, struct watch, timer.node);
-
         if (job_of_watch(w, gen) != NULL) {
             return w;
         }
@@ -805,10 +803,8 @@ uint32_t ps_sched_diverged_jobs(const struct ps_sched *s)
 {
     uint32_t count = 0;
 
-    PS_LIST_EACH(n, &s->watches)
+    PS_LIST_EACH_OF(const struct watch, w, timer.node, &s->watches)
     {
-        const struct watch *w = PS_CONTAINER(n, struct watch, timer.node);
-
         count += w->text[0] != '\0' ? w->job_count : 0;
     }
     return count;
@@ -816,10 +812,9 @@ uint32_t ps_sched_diverged_jobs(const struct ps_sched *s)
 
 void ps_sched_diverged_free(struct ps_sched *s)
 {
-    struct ps_list_node *n;
-
-    while ((n = ps_list_first(&s->watches)) != NULL) {
-        watch_free(PS_CONTAINER(n, struct watch, timer.node));
+    PS_LIST_EACH_SAFE(struct watch, w, timer.node, &s->watches)
+    {
+        watch_free(w);
     }
 }
 

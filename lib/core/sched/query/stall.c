@@ -769,10 +769,8 @@ ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
         return NULL;
     }
     slot = ps_sched_job_slot_of(j, agent->node);
-    PS_LIST_EACH(n, &st->s->stalls)
+    PS_LIST_EACH_OF(struct stall, stall, timer.node, &st->s->stalls)
     {
-        struct stall *stall = PS_CONTAINER(n, struct stall, timer.node);
-
         if (stall->collect_id != m->request || stall->gen != m->gen) {
             continue;
         }
@@ -792,12 +790,8 @@ ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct missing nothing = {.count = 0};
-    struct ps_list_node *n = ps_list_first(&st->s->stalls);
-
-    while (n != NULL) {
-        struct stall *stall = PS_CONTAINER(n, struct stall, timer.node);
-
-        n = ps_list_next(&st->s->stalls, n);
+    PS_LIST_EACH_SAFE(struct stall, stall, timer.node, &st->s->stalls)
+    {
         if (stall->gen != j->gen) {
             continue;
         }
@@ -810,21 +804,16 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
 
 void ps_sched_stalls_free(struct ps_sched *s)
 {
-    struct ps_list_node *n;
-
-    while ((n = ps_list_first(&s->stalls)) != NULL) {
-        stall_free(s, PS_CONTAINER(n, struct stall, timer.node));
+    PS_LIST_EACH_SAFE(struct stall, stall, timer.node, &s->stalls)
+    {
+        stall_free(s, stall);
     }
 }
 
 void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl)
 {
-    struct ps_list_node *n = ps_list_first(&s->stalls);
-
-    while (n != NULL) {
-        struct stall *stall = PS_CONTAINER(n, struct stall, timer.node);
-
-        n = ps_list_next(&s->stalls, n);
+    PS_LIST_EACH_SAFE(struct stall, stall, timer.node, &s->stalls)
+    {
         if (stall->asker_conn == ctl) {
             stall_free(s, stall);
         }
