@@ -218,7 +218,8 @@ static void options_of_workers_must_agree(void **state)
         "num_servers 2 for rank 1 on a, and a worker on b states 1",
         "mode sync for rank 1 on a, and a worker on b states async",
         "on_loss wait for rank 1 on a, and a worker on b states fail",
-        "partition_bytes 1048576 for rank 1 on a, and a worker on b states 8192",
+        "partition_bytes 1048576 for rank 1 on a, and a worker on b states "
+        "8192",
         "weight 100 for rank 1 on a, and a worker on b states 300"};
 
     (void)state;
