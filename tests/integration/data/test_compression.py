@@ -380,7 +380,7 @@ kv = pskv.create('dist_async')
 try:
     kv.set_gradient_compression({'type': '2bit'})
 except pskv.Error as e:
-    assert 'in rounds alone' in str(e), str(e)
+    assert 'only gradients of rounds' in str(e), str(e)
 else:
     sys.exit('taken in an asynchronous job')
 kv.close()

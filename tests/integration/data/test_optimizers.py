@@ -1138,7 +1138,7 @@ fails(kv.push_rows, 'rows', [1], np.ones((1, 3), 'f'))
 fails(kv.row_sparse_pull, 'rows', [1])
 """
     said, = finish([spawn(t, "async", 0, text, workers=1)])
-    assert "lamb looks at norms of whole arrays" in said.splitlines()[0]
+    assert "lamb needs norms of whole arrays" in said.splitlines()[0]
     assert "whole arrays" in " ".join(said.splitlines()[1:])
 
 
