@@ -48,11 +48,13 @@ void ps_store_set_buffer(struct ps_store *st, struct ps_part *part,
 
 static void async_free(struct ps_part_async *a)
 {
-    struct ps_list_node *n;
+    struct ps_async_push *p;
 
-    while ((n = ps_list_pop(&a->queued_pushes)) != NULL ||
-           (n = ps_list_pop(&a->applying_pushes)) != NULL) {
-        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
+    while ((p = PS_LIST_POP(struct ps_async_push, node, &a->queued_pushes)) !=
+               NULL ||
+           (p = PS_LIST_POP(struct ps_async_push, node, &a->applying_pushes)) !=
+               NULL) {
+        ps_async_push_free(p);
     }
     ps_free(a->clocks);
     ps_free(a->received_seqs);
@@ -61,11 +63,10 @@ static void async_free(struct ps_part_async *a)
 
 static void part_free(struct ps_store *st, struct ps_part *part)
 {
-    struct ps_list_node *n;
-
     assert(part->merge == NULL);
-    while ((n = ps_list_first(&part->waiting_pulls)) != NULL) {
-        ps_store_remove_pull(st, PS_CONTAINER(n, struct ps_waiting_pull, node));
+    PS_LIST_EACH_SAFE(struct ps_waiting_pull, p, node, &part->waiting_pulls)
+    {
+        ps_store_remove_pull(st, p);
     }
     ps_store_close_round(st, part);
     if (part->async != NULL) {
@@ -292,17 +293,15 @@ void ps_store_add_pull(struct ps_store *st, struct ps_part *part,
                        const struct ps_waiting_pull *pull,
                        const struct ps_row_pull *rows)
 {
-    struct ps_waiting_pull *p;
-
-    for (struct ps_list_node *n = ps_list_first(&part->waiting_pulls);
-         n != NULL && rows == NULL; n = ps_list_next(&part->waiting_pulls, n)) {
-        p = PS_CONTAINER(n, struct ps_waiting_pull, node);
-        if (p->slot == pull->slot && p->rows == NULL) {
+    PS_LIST_EACH_OF(struct ps_waiting_pull, p, node, &part->waiting_pulls)
+    {
+        if (p->slot == pull->slot && p->rows == NULL && rows == NULL) {
             p->min_version = ps_max_u64(p->min_version, pull->min_version);
             return;
         }
     }
-    p = ps_calloc(1, sizeof(*p));
+    struct ps_waiting_pull *p = ps_calloc(1, sizeof(*p));
+
     *p = *pull;
     if (rows != NULL) {
         p->rows = ps_calloc(1, sizeof(*p->rows));
@@ -329,13 +328,8 @@ void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
     struct ps_part *part;
 
     while ((part = ps_map_next(st->parts, &c)) != NULL) {
-        struct ps_list_node *n = ps_list_first(&part->waiting_pulls);
-
-        while (n != NULL) {
-            struct ps_waiting_pull *p = PS_CONTAINER(n, struct ps_waiting_pull,
-                                                     node);
-
-            n = ps_list_next(&part->waiting_pulls, n);
+        PS_LIST_EACH_SAFE(struct ps_waiting_pull, p, node, &part->waiting_pulls)
+        {
             if (p->slot == slot) {
                 ps_store_remove_pull(st, p);
             }

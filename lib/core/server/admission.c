@@ -95,9 +95,8 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
 
 static void reject_oldest_unverified(struct ps_server_step *st)
 {
-    struct ps_server_conn *c = PS_CONTAINER(
-        ps_list_first(&st->s->sessions.unverified), struct ps_server_conn,
-        node);
+    struct ps_server_conn *c = PS_LIST_FIRST(struct ps_server_conn, node,
+                                             &st->s->sessions.unverified);
 
     reject_hello(
         st, c, PS_E_AGAIN,
@@ -294,13 +293,12 @@ void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
 static void verify_held_hellos(struct ps_server_step *st)
 {
     struct ps_list *unverified = &st->s->sessions.unverified;
-    struct ps_list_node *n = ps_list_first(unverified);
+    struct ps_server_conn *c = PS_LIST_FIRST(struct ps_server_conn, node,
+                                             unverified);
 
-    while (n != NULL) {
-        struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn, node);
-
+    while (c != NULL) {
         if (ps_server_job_slot_of(st->s, &c->unverified_hello->hello) == NULL) {
-            n = ps_list_next(unverified, n);
+            c = PS_LIST_NEXT(struct ps_server_conn, c, node, unverified);
             continue;
         }
         struct ps_msg *msg = c->unverified_hello;
@@ -309,7 +307,7 @@ static void verify_held_hellos(struct ps_server_step *st)
         ps_server_on_hello(st, c, &msg->hello);
         ps_msg_free(msg);
         /* This may have closed other unverified connections of the agent. */
-        n = ps_list_first(unverified);
+        c = PS_LIST_FIRST(struct ps_server_conn, node, unverified);
     }
 }
 
@@ -318,13 +316,10 @@ static void verify_held_hellos(struct ps_server_step *st)
 /* Time when the first connection of the list has waited for so long. */
 static ps_time due_at(const struct ps_list *list, ps_time timeout)
 {
-    const struct ps_list_node *n = ps_list_first(list);
+    const struct ps_server_conn *c = PS_LIST_FIRST(struct ps_server_conn, node,
+                                                   list);
 
-    return n != NULL
-               ? ps_time_add(
-                     PS_CONTAINER(n, struct ps_server_conn, node)->listed_at,
-                     timeout)
-               : PS_TIME_NEVER;
+    return c != NULL ? ps_time_add(c->listed_at, timeout) : PS_TIME_NEVER;
 }
 
 void ps_server_hello_tick(struct ps_server_step *st)
@@ -333,9 +328,7 @@ void ps_server_hello_tick(struct ps_server_step *st)
 
     while (due_at(&all->handshaking, HELLO_TIMEOUT) <= st->now) {
         ps_server_session_close_bad(
-            st,
-            PS_CONTAINER(ps_list_first(&all->handshaking),
-                         struct ps_server_conn, node),
+            st, PS_LIST_FIRST(struct ps_server_conn, node, &all->handshaking),
             "it did not say hello in time");
     }
     while (due_at(&all->unverified, VERIFY_TIMEOUT) <= st->now) {

@@ -292,11 +292,10 @@ static void unblock_job(struct ps_server_step *st, struct ps_server_job *job)
 /* Takes the next marked job that waits for contributions; NULL: none. */
 static struct ps_server_job *next_waiting_job(struct ps_server *s)
 {
-    struct ps_list_node *n;
+    struct ps_server_job *job;
 
-    while ((n = ps_list_pop(&s->jobs.credit_check)) != NULL) {
-        struct ps_server_job *job = PS_CONTAINER(n, struct ps_server_job, node);
-
+    while ((job = PS_LIST_POP(struct ps_server_job, node,
+                              &s->jobs.credit_check)) != NULL) {
         if (job->incomplete_rounds != 0 && job->merging_rounds == 0) {
             return job;
         }

@@ -83,28 +83,27 @@ static bool can_apply_together(const struct ps_part *part,
 static bool start_queued_pushes(struct ps_server_job *job, struct ps_part *part)
 {
     struct ps_part_async *async = part->async;
-    struct ps_list_node *n = ps_list_first(&async->queued_pushes);
+    const struct ps_async_push *first = PS_LIST_FIRST(
+        struct ps_async_push, node, &async->queued_pushes);
 
-    if (part->open_round != NULL || n == NULL) {
+    if (part->open_round != NULL || first == NULL) {
         return false;
     }
     struct ps_open_round *open = ps_store_open_round(
         &job->store, part, &ps_server_async_kind, job->slot_count);
 
-    open->rule = PS_CONTAINER(n, struct ps_async_push, node)->rule;
+    open->rule = first->rule;
     open->has_request = true;
     open->reduce = PS_REDUCE_SUM;
-    while (n != NULL) {
-        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
-
-        n = ps_list_next(&async->queued_pushes, n);
+    PS_LIST_EACH_SAFE(struct ps_async_push, a, node, &async->queued_pushes)
+    {
         if (ps_list_empty(&async->applying_pushes) ||
             can_apply_together(part, a)) {
             ps_list_remove(&a->node);
             ps_list_push_back(&async->applying_pushes, &a->node);
             ps_round_contribute(&open->round, a->slot, &a->payload, 1);
             ps_buf_unref(a->payload.buf);
-            a->payload.buf = NULL; /* Moved to the round. */
+            a->payload = (struct ps_slice){0}; /* Moved to the round. */
         }
     }
     return true;
@@ -174,16 +173,15 @@ static bool async_applied(struct ps_server_step *st, struct ps_server_job *job,
     struct ps_part_async *async = part->async;
     bool slowest = false;
     struct ps_bits replied;
-    struct ps_list_node *n;
+    struct ps_async_push *a;
 
-    PS_LIST_EACH(m, &async->applying_pushes)
+    PS_LIST_EACH_OF(const struct ps_async_push, m, node,
+                    &async->applying_pushes)
     {
-        const struct ps_async_push *a = PS_CONTAINER(
-            m, const struct ps_async_push, node);
-        struct ps_rec_part_clock *known = &async->clocks[a->slot];
+        struct ps_rec_part_clock *known = &async->clocks[m->slot];
 
         slowest = slowest || known->clock == async->clock;
-        known->clock = ps_max_u64(known->clock, a->clock);
+        known->clock = ps_max_u64(known->clock, m->clock);
     }
     slowest = slowest && advance_clock(async);
     ps_bits_init(&replied, job->slot_count);
@@ -193,8 +191,8 @@ static bool async_applied(struct ps_server_step *st, struct ps_server_job *job,
             part->open_round->round.contributions[i].len;
     }
     ps_store_close_round(&job->store, part);
-    while ((n = ps_list_pop(&async->applying_pushes)) != NULL) {
-        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
+    while ((a = PS_LIST_POP(struct ps_async_push, node,
+                            &async->applying_pushes)) != NULL) {
         struct ps_server_slot *slot = &job->slots[a->slot];
         struct ps_rec_part_clock *known = &async->clocks[a->slot];
 
@@ -226,14 +224,13 @@ static bool async_applied(struct ps_server_step *st, struct ps_server_job *job,
 
 static void drop_async(struct ps_server_job *job, struct ps_part *part)
 {
-    struct ps_list_node *n;
+    struct ps_part_async *async = part->async;
+    struct ps_async_push *a;
 
-    while ((n = ps_list_pop(&part->async->applying_pushes)) != NULL) {
-        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
-    }
-    while ((n = ps_list_pop(&part->async->queued_pushes)) != NULL) {
-        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
-
+    while ((a = PS_LIST_POP(struct ps_async_push, node,
+                            &async->applying_pushes)) != NULL ||
+           (a = PS_LIST_POP(struct ps_async_push, node,
+                            &async->queued_pushes)) != NULL) {
         job->slots[a->slot].unmerged_bytes -= a->payload.len;
         ps_async_push_free(a);
     }

@@ -117,13 +117,11 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_part *part,
                                   const struct ps_bits *up_to_date)
 {
-    struct ps_list_node *n = ps_list_first(&part->waiting_pulls);
-
-    while (n != NULL && ps_part_has_value(part)) {
-        struct ps_waiting_pull *p = PS_CONTAINER(n, struct ps_waiting_pull,
-                                                 node);
-
-        n = ps_list_next(&part->waiting_pulls, n);
+    if (!ps_part_has_value(part)) {
+        return;
+    }
+    PS_LIST_EACH_SAFE(struct ps_waiting_pull, p, node, &part->waiting_pulls)
+    {
         if (p->rows != NULL ? !is_readable(part, p->min_version)
                             : p->min_version > part->image.version) {
             continue;

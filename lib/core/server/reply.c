@@ -125,12 +125,10 @@ void ps_server_reply_init(struct ps_server *s)
 
 void ps_server_reply_flush(struct ps_server_step *st)
 {
-    struct ps_list_node *n;
+    struct ps_server_slot *slot;
 
-    while ((n = ps_list_pop(&st->s->replies.batching_slots)) != NULL) {
-        struct ps_server_slot *slot = PS_CONTAINER(n, struct ps_server_slot,
-                                                   list_node);
-
+    while ((slot = PS_LIST_POP(struct ps_server_slot, list_node,
+                               &st->s->replies.batching_slots)) != NULL) {
         flush_batch(st, slot, &slot->value_batch);
         flush_batch(st, slot, &slot->commit_batch);
     }

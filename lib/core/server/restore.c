@@ -389,10 +389,9 @@ static struct ps_bits waiting_slots(const struct ps_server_job *job,
             ps_bits_set(&waiting, i);
         }
     }
-    PS_LIST_EACH(n, &part->waiting_pulls)
+    PS_LIST_EACH_OF(const struct ps_waiting_pull, p, node, &part->waiting_pulls)
     {
-        ps_bits_set(&waiting,
-                    PS_CONTAINER(n, struct ps_waiting_pull, node)->slot);
+        ps_bits_set(&waiting, p->slot);
     }
     return waiting;
 }

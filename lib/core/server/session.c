@@ -160,14 +160,13 @@ static struct ps_server_reply_queue *get_queue(struct ps_server_reply_turns *t,
 static struct ps_packet *pop_packet(struct ps_server_reply_turns *t,
                                     struct ps_server_reply_queue *q)
 {
-    struct ps_list_node *n = ps_list_pop(&q->replies);
-    struct waiting_reply *w;
+    struct waiting_reply *w = PS_LIST_POP(struct waiting_reply, node,
+                                          &q->replies);
     struct ps_packet *packet;
 
-    if (n == NULL) {
+    if (w == NULL) {
         return NULL;
     }
-    w = PS_CONTAINER(n, struct waiting_reply, node);
     packet = w->packet;
     ps_free(w);
     t->waiting--;
@@ -496,7 +495,7 @@ static void tick_session(struct ps_server_step *st, struct ps_server_session *p)
 void ps_server_session_tick(struct ps_server_step *st)
 {
     struct ps_server *s = st->s;
-    struct ps_list_node *n;
+    struct ps_server_session *p;
     size_t due = ps_map_count(s->sessions.by_node);
 
     /* Each session at most once, whatever its next deadline is. */
@@ -508,10 +507,8 @@ void ps_server_session_tick(struct ps_server_step *st)
         }
         tick_session(st, PS_CONTAINER(item, struct ps_server_session, timer));
     }
-    while ((n = ps_list_pop(&s->sessions.backlogged)) != NULL) {
-        struct ps_server_session *p = PS_CONTAINER(n, struct ps_server_session,
-                                                   list_node);
-
+    while ((p = PS_LIST_POP(struct ps_server_session, list_node,
+                            &s->sessions.backlogged)) != NULL) {
         ps_effects_log(st->fx, PS_LOG_WARNING,
                        "node %u does not read its answers and is forgotten",
                        p->agent_node);

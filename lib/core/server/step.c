@@ -229,14 +229,6 @@ static void run_computation(struct ps_server_step *st,
     ps_effects_compute(st->fx, c);
 }
 
-/* Takes the first waiting computation of the job out of its queue. */
-static struct ps_server_merge *pop_waiting(struct ps_server_job *job)
-{
-    struct ps_list_node *n = ps_list_pop(&job->waiting_merges);
-
-    return n == NULL ? NULL : PS_CONTAINER(n, struct ps_server_merge, node);
-}
-
 /* True while computations wait for their turn. */
 static bool has_waiting(const struct ps_server_merges *m)
 {
@@ -258,7 +250,8 @@ static void start_waiting(struct ps_server_step *st)
            (flow = ps_fair_next(&m->fair)) != NULL) {
         struct ps_server_job *job = PS_CONTAINER(flow, struct ps_server_job,
                                                  merge_flow);
-        struct ps_server_merge *run = pop_waiting(job);
+        struct ps_server_merge *run = PS_LIST_POP(struct ps_server_merge, node,
+                                                  &job->waiting_merges);
 
         if (run == NULL) {
             ps_fair_deactivate(&m->fair, flow);
