@@ -100,16 +100,6 @@ uint64_t ps_server_credit_announce(struct ps_server *s,
     return ps_credit_announce(f, slot != NULL ? slot->unmerged_bytes : 0);
 }
 
-bool ps_server_credit_is_due(struct ps_server *s, struct ps_server_session *p,
-                             const struct ps_server_slot *slot)
-{
-    /* Otherwise the batched replies carry the credit at the next tick. */
-    return ps_batch_is_empty(&slot->value_batch) &&
-           ps_batch_is_empty(&slot->commit_batch) &&
-           ps_credit_announce_due(ps_server_credit_get(s, p, slot->job->gen),
-                                  slot->unmerged_bytes);
-}
-
 void ps_server_credit_push_begins(struct ps_server_slot *slot)
 {
     slot->receiving_since = slot->job->server->now;
@@ -141,7 +131,9 @@ static ps_time awaited_until(const struct ps_server_slot *slot)
                       : 0;
 }
 
-bool ps_server_credit_is_ahead(const struct ps_server_slot *slot)
+/* True if the slot's unmerged bytes are too far above the slowest slot's. Never
+ * true for all slots at once. */
+static bool is_ahead(const struct ps_server_slot *slot)
 {
     const struct ps_server_job *job = slot->job;
     struct ps_server *s = job->server;
@@ -166,7 +158,9 @@ bool ps_server_credit_is_ahead(const struct ps_server_slot *slot)
     return true;
 }
 
-bool ps_server_credit_shares_link(const struct ps_server_slot *slot)
+/* True if contributions of another job have arrived from the slot's agent of
+ * late: a pause of the link for this slot would hold them up. */
+static bool shares_link(const struct ps_server_slot *slot)
 {
     const struct ps_server *s = slot->job->server;
     struct ps_map_cursor c = {0};
@@ -184,6 +178,11 @@ bool ps_server_credit_shares_link(const struct ps_server_slot *slot)
     return false;
 }
 
+bool ps_server_credit_must_wait(const struct ps_server_slot *slot)
+{
+    return is_ahead(slot) && !shares_link(slot);
+}
+
 void ps_server_credit_mark_job(struct ps_server_job *job)
 {
     if (!ps_list_linked(&job->node)) {
@@ -193,9 +192,8 @@ void ps_server_credit_mark_job(struct ps_server_job *job)
 
 /* ------------------------------------------------ credit that travels alone */
 
-void ps_server_credit_send(struct ps_server_step *st,
-                           struct ps_server_session *p,
-                           const struct ps_server_slot *slot)
+static void send_credit(struct ps_server_step *st, struct ps_server_session *p,
+                        const struct ps_server_slot *slot)
 {
     uint64_t gen = slot->job->gen;
     struct ps_msg m = {
@@ -205,6 +203,20 @@ void ps_server_credit_send(struct ps_server_step *st,
     };
 
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+}
+
+void ps_server_credit_send_due(struct ps_server_step *st,
+                               const struct ps_server_slot *slot)
+{
+    struct ps_server_session *p = ps_server_slot_session(slot);
+
+    /* Otherwise the batched replies carry the credit at the next tick. */
+    if (p != NULL && ps_batch_is_empty(&slot->value_batch) &&
+        ps_batch_is_empty(&slot->commit_batch) &&
+        ps_credit_announce_due(ps_server_credit_get(st->s, p, slot->job->gen),
+                               slot->unmerged_bytes)) {
+        send_credit(st, p, slot);
+    }
 }
 
 /* True if the slot's peer, which is connected, may send nothing more. */
@@ -286,7 +298,7 @@ static void unblock_job(struct ps_server_step *st, struct ps_server_job *job)
     if (ps_credit_is_exhausted(f)) {
         ps_credit_grant_extra(f);
     }
-    ps_server_credit_send(st, p, slot);
+    send_credit(st, p, slot);
 }
 
 /* Takes the next marked job that waits for contributions; NULL: none. */

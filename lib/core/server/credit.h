@@ -20,21 +20,13 @@ uint64_t ps_server_credit_announce(struct ps_server *s,
 void ps_server_credit_push_begins(struct ps_server_slot *slot);
 void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len);
 /* Pacing: true if the slot's push has to wait, because its unmerged bytes are
- * too far above the slowest slot's. Never true for all slots at once. */
-bool ps_server_credit_is_ahead(const struct ps_server_slot *slot);
-/* True if contributions of another job have arrived from the slot's agent of
- * late: a pause of the link for this slot would hold them up. */
-bool ps_server_credit_shares_link(const struct ps_server_slot *slot);
-/* True if the credit has to travel alone: it is due, and no batched reply will
- * carry it. */
-bool ps_server_credit_is_due(struct ps_server *s, struct ps_server_session *p,
-                             const struct ps_server_slot *slot);
+ * too far above the slowest slot's, and no other job shares its link. */
+bool ps_server_credit_must_wait(const struct ps_server_slot *slot);
 /* The job may have become one that waits for a slot without credit. */
 void ps_server_credit_mark_job(struct ps_server_job *job);
-/* Sends the credit alone, where ps_server_credit_is_due(). */
-void ps_server_credit_send(struct ps_server_step *st,
-                           struct ps_server_session *p,
-                           const struct ps_server_slot *slot);
+/* Sends the credit alone if it is due and no batched reply will carry it. */
+void ps_server_credit_send_due(struct ps_server_step *st,
+                               const struct ps_server_slot *slot);
 /* At the end of a step, for each marked job whose open rounds lack
  * contributions while nothing is merged (rule C4): grants credit to a slot that
  * they lack and whose credit is exhausted. */

@@ -176,9 +176,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
                                              q->msg->abort_round.retry);
     }
     ps_server_refusal_send(st, &q->from, &refusal);
-    if (ps_server_credit_is_due(st->s, q->from.session, q->from.slot)) {
-        ps_server_credit_send(st, q->from.session, q->from.slot);
-    }
+    ps_server_credit_send_due(st, q->from.slot);
 }
 
 /* -------------------------------------------------------------- publication */

@@ -445,7 +445,5 @@ void ps_server_on_push(struct ps_server_step *st,
         ps_server_credit_push_ended(slot, q->bytes);
     }
     accept_contributions(st, &push);
-    if (ps_server_credit_is_due(st->s, q->from.session, slot)) {
-        ps_server_credit_send(st, q->from.session, slot);
-    }
+    ps_server_credit_send_due(st, slot);
 }

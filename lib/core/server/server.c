@@ -526,8 +526,7 @@ static int agent_payload(struct ps_server *s, ps_conn_id conn,
     if (rc != 0) {
         return rc;
     }
-    if (msg->code == PS_MSG_PUSH && ps_server_credit_is_ahead(q.from.slot) &&
-        !ps_server_credit_shares_link(q.from.slot)) {
+    if (msg->code == PS_MSG_PUSH && ps_server_credit_must_wait(q.from.slot)) {
         return PS_E_AGAIN;
     }
     rc = ps_server_memory_alloc_payload(s, &q, ret_slice);

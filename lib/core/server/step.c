@@ -622,11 +622,7 @@ static void release_contributions(struct ps_server_step *st,
     }
     ps_round_release_payloads(round);
     for (uint32_t i = 0; i < job->slot_count; i++) {
-        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
-
-        if (p != NULL && ps_server_credit_is_due(st->s, p, &job->slots[i])) {
-            ps_server_credit_send(st, p, &job->slots[i]);
-        }
+        ps_server_credit_send_due(st, &job->slots[i]);
     }
 }
 
