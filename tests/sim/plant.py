@@ -194,8 +194,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 }
 /* Copies the block"""),
         ("lib/core/server/kind_rows.c",
-         "part->rows->round_counts[in->slot->index] = in->rec.count;",
-         """    part->rows->round_counts[in->slot->index] = in->rec.count;
+         "rows->round_counts[in->slot->index] = in->rec.count;",
+         """    rows->round_counts[in->slot->index] = in->rec.count;
     planted_at[in->slot->index] = ++planted_clock;"""),
         ("lib/core/server/kind_rows.c",
          """for (uint32_t i = 0; i < round->size; i++) {
@@ -209,13 +209,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/push: does not count a push of no rows": [
         ("lib/core/server/push.c",
-         """push->kind->declare(in, part);
-    part->image.retry""",
-         """    push->kind->declare(in, part);
-    if (ps_part_is_rows(part) && in->rec.count == 0) {
-        return;
+         "part->image.retry = push->retry; /* The same",
+         """    if (in->row_width != 0 && in->rec.count == 0) {
+        return false;
     }
-    part->image.retry"""),
+    part->image.retry = push->retry; /* The same"""),
     ],
     "agent/place: discards the encoding before a resend": [
         ("lib/core/agent/place.c",

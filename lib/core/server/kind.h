@@ -49,10 +49,7 @@ struct ps_server_contribution_kind {
      * with that of other slots. */
     int (*validate)(const struct ps_server_contribution *in,
                     const struct ps_part *part, bool *ret_conflict);
-    /* Sets what the contribution states about the partition. */
-    void (*declare)(const struct ps_server_contribution *in,
-                    struct ps_part *part);
-    /* Sets what the contribution states about the partition's round. */
+    /* Sets what the contribution states about the partition and its round. */
     void (*record)(const struct ps_server_contribution *in,
                    struct ps_part *part);
 

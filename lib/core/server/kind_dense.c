@@ -222,17 +222,12 @@ int ps_server_dense_retain(struct ps_server_step *st,
     return rc;
 }
 
-static void declare_dense(const struct ps_server_contribution *in,
-                          struct ps_part *part)
-{
-    ps_part_declare(part, in->rec.dtype, in->rec.count);
-}
-
 static void record_dense(const struct ps_server_contribution *in,
                          struct ps_part *part)
 {
     struct ps_open_round *open = part->open_round;
 
+    ps_part_declare(part, in->rec.dtype, in->rec.count);
     if (in->rec.count > 0) {
         open->is_encoded = in->rec.codec != PS_CODEC_NONE;
         open->rng_key = in->rec.rng_key;
@@ -242,6 +237,5 @@ static void record_dense(const struct ps_server_contribution *in,
 const struct ps_server_contribution_kind ps_server_dense_kind = {
     .retain = ps_server_dense_retain,
     .validate = validate_dense,
-    .declare = declare_dense,
     .record = record_dense,
 };

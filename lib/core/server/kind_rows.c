@@ -121,18 +121,15 @@ static int retain_rows(struct ps_server_step *st,
     return 0;
 }
 
-static void declare_rows(const struct ps_server_contribution *in,
-                         struct ps_part *part)
-{
-    ps_part_obtain_rows(part, in->slot->job->slot_count)->row_width =
-        in->row_width;
-}
-
 static void record_rows(const struct ps_server_contribution *in,
                         struct ps_part *part)
 {
-    part->rows->round_weight += in->push->weight;
-    part->rows->round_counts[in->slot->index] = in->rec.count;
+    struct ps_part_rows *rows = ps_part_obtain_rows(part,
+                                                    in->slot->job->slot_count);
+
+    rows->row_width = in->row_width;
+    rows->round_weight += in->push->weight;
+    rows->round_counts[in->slot->index] = in->rec.count;
 }
 
 /* ------------------------------------------------------------------- merge */
@@ -223,7 +220,6 @@ static int plan_rows(struct ps_server_merge *run,
 const struct ps_server_contribution_kind ps_server_rows_kind = {
     .retain = retain_rows,
     .validate = validate_rows,
-    .declare = declare_rows,
     .record = record_rows,
     .is_noop = rows_are_unchanged,
     .plan = plan_rows,

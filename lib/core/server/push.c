@@ -143,7 +143,6 @@ static bool take_for_round(const struct ps_server_contribution *in,
     struct ps_server_job *job = slot->job;
     struct ps_open_round *open;
 
-    push->kind->declare(in, part);
     part->image.retry = push->retry; /* The same, or higher. */
     open = obtain_open_round(in, part);
     push->kind->record(in, part);
