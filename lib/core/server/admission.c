@@ -62,31 +62,27 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
                         const struct ps_msg_hello *m)
 {
     const char *cluster = m->cluster != NULL ? m->cluster : "";
-    char text[PS_TEXT_MAX];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX);
 
-    ps_str_init(&why, text, sizeof(text));
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
         reject_hello(st, c, PS_E_VERSION,
                      "protocol %u to %u offered, this server supports %u to %u",
                      m->protocol_least, m->protocol, PS_PROTOCOL_LEAST,
                      PS_PROTOCOL);
     } else if (strcmp(cluster, st->s->opt.cluster) != 0) {
-        char theirs[PS_NAME_MAX * 4 + 1];
-        struct ps_str s;
+        struct ps_str theirs = PS_STR_ROOM(PS_NAME_MAX * 4 + 1);
 
-        ps_str_init(&s, theirs, sizeof(theirs));
-        ps_str_add_escaped(&s, cluster, strlen(cluster), PS_NAME_MAX);
+        ps_str_add_escaped(&theirs, cluster, strlen(cluster), PS_NAME_MAX);
         reject_hello(st, c, PS_E_MISMATCH,
                      "this server is of cluster '%s', not of '%s'",
-                     st->s->opt.cluster, theirs);
+                     st->s->opt.cluster, theirs.data);
     } else if (m->role != PS_ROLE_AGENT) {
         reject_hello(st, c, PS_E_PERM, "only agents connect to servers");
     } else if (m->node == 0 || m->incarnation == 0) {
         reject_hello(st, c, PS_E_PERM, "the scheduler must be asked first");
     } else if (!ps_peer_check_hello(&c->identity, st->s->opt.cluster, m,
                                     &why)) {
-        reject_hello(st, c, PS_E_PERM, "%s", text);
+        reject_hello(st, c, PS_E_PERM, "%s", why.data);
     } else {
         return true;
     }
@@ -143,16 +139,14 @@ static bool check_name(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg_hello *m, const char *name)
 {
     const char *theirs = m->name != NULL ? m->name : "";
-    char text[PS_NAME_MAX * 4 + 1];
-    struct ps_str s;
+    struct ps_str shown = PS_STR_ROOM(PS_NAME_MAX * 4 + 1);
 
     if (name[0] == '\0' || strcmp(theirs, name) == 0) {
         return true;
     }
-    ps_str_init(&s, text, sizeof(text));
-    ps_str_add_escaped(&s, theirs, strlen(theirs), PS_NAME_MAX);
+    ps_str_add_escaped(&shown, theirs, strlen(theirs), PS_NAME_MAX);
     reject_hello(st, c, PS_E_PERM, "node %u is '%s', not '%s'", m->node, name,
-                 text);
+                 shown.data);
     return false;
 }
 
@@ -423,14 +417,12 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
     }
     if (job != NULL) {
         const char *reason = m->reason != NULL ? m->reason : "";
-        char text[PS_TEXT_MAX + 1];
-        struct ps_str why;
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-        ps_str_init(&why, text, sizeof(text));
         ps_str_add_escaped(&why, reason, strlen(reason), PS_TEXT_MAX);
         ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO, "job %s %s%s%s",
                            job->name, ps_job_phase_name(m->phase),
-                           text[0] == '\0' ? "" : ": ", text);
+                           why.len == 0 ? "" : ": ", why.data);
         drop_unacked_values(job);
         job_free(s, job);
         ps_server_memory_trim_later(s);

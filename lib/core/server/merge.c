@@ -545,8 +545,6 @@ static bool retry_starved(struct ps_server_step *st,
                              ? missing
                              : part->image.count *
                                    (uint64_t)ps_dtype_size(part->image.dtype);
-    char text[PS_TEXT_MAX / 2];
-    struct ps_str why;
 
     if (launch_merge(st, run) == 0) {
         run->starved_since = 0;
@@ -559,9 +557,10 @@ static bool retry_starved(struct ps_server_step *st,
             s, ps_round_bytes(&part->open_round->round) + len)) {
         return false;
     }
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX / 2);
+
     ps_server_memory_describe(s, run->job, len, &why);
-    fail_round(st, run->job, part, PS_E_FULL, text);
+    fail_round(st, run->job, part, PS_E_FULL, why.data);
     return true;
 }
 

@@ -365,23 +365,21 @@ static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
 {
     struct ps_server_session *p = c->session;
     struct ps_msg_subject about;
-    char text[PS_TEXT_MAX + 1];
-    char who[PS_NAME_MAX + 32];
-    struct ps_str t;
 
     if (check_slot(q) == 0 || !ps_msg_subject(q->msg, &about)) {
         return true;
     }
+    struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_str who = PS_STR_ROOM(PS_NAME_MAX + 32);
+
     st->s->sessions.refused_frames++;
-    ps_str_init(&t, text, sizeof(text));
-    ps_str_addf(&t,
+    ps_str_addf(&text,
                 "sent a message (%s) for slot %u of job %s, which is not its "
                 "own",
                 ps_msg_name(q->msg->code), about.slot,
                 ps_server_job_find(st->s, about.gen)->name);
-    ps_str_init(&t, who, sizeof(who));
-    ps_str_addf(&t, "agent %s (node %u)", p->name, p->agent_node);
-    if (ps_misuse_add(&p->misuse, st->now, st->fx, who, text)) {
+    ps_str_addf(&who, "agent %s (node %u)", p->name, p->agent_node);
+    if (ps_misuse_add(&p->misuse, st->now, st->fx, who.data, text.data)) {
         ps_server_conn_close(st, c);
     }
     return false;
