@@ -126,18 +126,16 @@ static void count_end(struct run *r, const struct child *c)
 bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
                    char pem[AUTHORITY_TEXT_BYTES])
 {
-    char text[512];
     struct ps_str certificates;
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(512);
     int rc;
 
     ps_str_init(&certificates, pem, AUTHORITY_TEXT_BYTES);
-    ps_str_init(&why, text, sizeof(text));
     rc = authority_issue(r->authority, (enum ps_role)c->role, c->node, key,
                          &certificates, &why);
     c->role = 0;
     if (rc != 0) {
-        sink_print(&r->err, "no certificate for %s: %s", c->name, text);
+        sink_print(&r->err, "no certificate for %s: %s", c->name, why.data);
     }
     return rc == 0 && !certificates.truncated;
 }
@@ -183,14 +181,11 @@ bool children_any_alive(const struct run *r, bool daemons)
 static int open_credential(struct run *r, struct child *c)
 {
     char pem[AUTHORITY_TEXT_BYTES];
-    char text[256];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(256);
     EVP_PKEY *key = NULL;
     int fd = -1;
-
-    ps_str_init(&why, text, sizeof(text));
     if (ps_pki_key_new(&key, &why) != 0) {
-        sink_print(&r->err, "no certificate for %s: %s", c->name, text);
+        sink_print(&r->err, "no certificate for %s: %s", c->name, why.data);
         return -1;
     }
     if (child_certify(r, c, key, pem)) {

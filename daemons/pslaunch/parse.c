@@ -172,8 +172,7 @@ static void report_option_error(const char *word)
     const size_t len = strcspn(name, "=");
     const int shown = (int)(len + (size_t)(name - word));
     const char *instead = job_foreign_option(word);
-    char text[512];
-    struct ps_str list;
+    struct ps_str list = PS_STR_ROOM(512);
     char *alone;
 
     if (instead != NULL) {
@@ -181,10 +180,9 @@ static void report_option_error(const char *word)
                 instead);
         return;
     }
-    ps_str_init(&list, text, sizeof(text));
     if (len > 0 && list_longer(name, len, &list) > 1) {
         fprintf(stderr, "pslaunch: %.*s is short for several options: %s\n",
-                shown, word, text);
+                shown, word, list.data);
         return;
     }
     alone = strndup(name, len);
@@ -315,20 +313,18 @@ static bool take_list(struct plan *p, const struct ps_option *row,
 static bool take_value(struct plan *p, const struct ps_option *row,
                        const char *text)
 {
-    char reason[512];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(512);
 
     if (row->type == PS_OPTION_LIST || strcmp(row->path, "hostfile") == 0) {
         return take_list(p, row, text);
     }
-    ps_str_init(&why, reason, sizeof(reason));
     if (text != NULL && text[0] == '\0') {
         ps_str_add(&why, "the value is empty; leave the option out");
     } else if (ps_option_read(row, text != NULL ? text : "true",
                               (char *)&p->job + row->offset, &why)) {
         return true;
     }
-    report_value(row, reason);
+    report_value(row, why.data);
     return false;
 }
 
@@ -413,16 +409,14 @@ static void copy_items(struct variables *v, const struct ps_option_list *l)
 /* Prints "--OPTION: reason" or "FILE:LINE:COLUMN: PATH: reason". */
 static int refuse(const char *path, const char *why)
 {
-    char text[1024];
-    struct ps_str where;
+    struct ps_str where = PS_STR_ROOM(1024);
 
     if (is_given[index_of_path(path)]) {
         report_value(option_rows[index_of_path(path)], why);
         return EXIT_USAGE;
     }
-    ps_str_init(&where, text, sizeof(text));
     ps_options_where(loaded, path, &where);
-    fprintf(stderr, "pslaunch: %s: %s: %s\n", text, path, why);
+    fprintf(stderr, "pslaunch: %s: %s: %s\n", where.data, path, why);
     return EXIT_CONFIG;
 }
 

@@ -87,18 +87,16 @@ static bool make_hosts(struct plan *p)
 /* Takes the agent of this host, if it is for this user. */
 static void find_agent(struct plan *p)
 {
-    char text[256];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(256);
 
     if (access(default_socket, W_OK) == 0) {
         p->socket = default_socket;
     } else if (errno == EACCES) {
-        ps_str_init(&why, text, sizeof(text));
         ps_file_add_group(default_socket, &why);
         fprintf(stderr,
                 "pslaunch: this user may not use the agent at %s, and the job "
                 "gets daemons of its own%s\n",
-                default_socket, text);
+                default_socket, why.data);
     }
 }
 

@@ -80,12 +80,9 @@ static void close_host(struct run *r, uint32_t host)
 static void print_of_host(struct run *r, uint32_t host, const char *before,
                           const char *text)
 {
-    char shown[4 * PS_TEXT_MAX + 1];
-    struct ps_str entry;
-
-    ps_str_init(&entry, shown, sizeof(shown));
+    struct ps_str entry = PS_STR_ROOM(4 * PS_TEXT_MAX + 1);
     ps_str_add_visible(&entry, text);
-    sink_print(&r->err, "%s %s: %s", before, r->places[host].name, shown);
+    sink_print(&r->err, "%s %s: %s", before, r->places[host].name, entry.data);
 }
 
 void remote_lose(struct run *r, uint32_t host, const char *why)
@@ -178,15 +175,12 @@ static bool on_hello(struct run *r, uint32_t host,
     int rc;
 
     if (strcmp(h->version, PSKV_VERSION) != 0) {
-        char shown[4 * PS_TEXT_MAX + 1];
-        struct ps_str entry;
-
-        ps_str_init(&entry, shown, sizeof(shown));
+        struct ps_str entry = PS_STR_ROOM(4 * PS_TEXT_MAX + 1);
         ps_str_add_visible(&entry, h->version);
         sink_print(&r->err,
                    "host %s has pslaunch %s, and this is " PSKV_VERSION
                    "; install one version on all hosts",
-                   at->name, shown);
+                   at->name, entry.data);
         free(cwd);
         return false;
     }
@@ -245,17 +239,15 @@ static bool on_certify(struct run *r, uint32_t host,
 {
     struct child *c = find_child(r, host, m->process);
     char pem[AUTHORITY_TEXT_BYTES];
-    char text[256];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(256);
     EVP_PKEY *key = NULL;
     bool ok;
 
     if (c == NULL || c->role == 0) {
         return false;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (ps_pki_read_csr(m->request, &key, &why) != 0) {
-        sink_print(&r->err, "no certificate for %s: %s", c->name, text);
+        sink_print(&r->err, "no certificate for %s: %s", c->name, why.data);
         return false;
     }
     ok = child_certify(r, c, key, pem) &&

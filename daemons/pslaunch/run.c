@@ -262,12 +262,9 @@ static bool start_agent(struct run *r, uint32_t node, const char *sched)
 static bool open_authority(struct run *r)
 {
     const uint32_t count = 1 + r->plan->servers + r->plan->layout.node_count;
-    char text[256];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(256);
     if (authority_new(r->plan->job.name, count, &r->authority, &why) != 0) {
-        sink_print(&r->err, "no authority for certificates: %s", text);
+        sink_print(&r->err, "no authority for certificates: %s", why.data);
         return false;
     }
     return true;
@@ -442,16 +439,14 @@ static void print_identity(const struct plan *p, enum ps_role role,
                            const char *node)
 {
     struct ps_identity id = {.role = role};
-    char text[PS_IDENTITY_URI_BYTES];
-    struct ps_str where;
+    struct ps_str where = PS_STR_ROOM(PS_IDENTITY_URI_BYTES);
 
     if (plan_encrypts(p)) {
         ps_str_copy(id.cluster, sizeof(id.cluster),
                     authority_cluster(p->job.name));
         ps_str_copy(id.name, sizeof(id.name), node);
-        ps_str_init(&where, text, sizeof(text));
         ps_identity_add_uri(&where, &id);
-        printf(" with a certificate of %s", text);
+        printf(" with a certificate of %s", where.data);
     }
     printf("\n");
 }
@@ -613,13 +608,10 @@ static void list_alive(const struct run *r, bool daemons, struct ps_str *list)
 
 static void print_waiting(struct run *r, bool daemons, uint64_t left_ms)
 {
-    char text[512];
-    struct ps_str list;
-
-    ps_str_init(&list, text, sizeof(text));
+    struct ps_str list = PS_STR_ROOM(512);
     list_alive(r, daemons, &list);
     sink_print(&r->err, "waiting for the end of %s; KILL comes in %.0f s%s",
-               text, (double)left_ms / 1000,
+               list.data, (double)left_ms / 1000,
                r->interrupt_count > 0 ? ", or at once at another Ctrl-C (INT "
                                         "or TERM)"
                                       : "");
@@ -627,14 +619,11 @@ static void print_waiting(struct run *r, bool daemons, uint64_t left_ms)
 
 static void print_killed(struct run *r, bool daemons)
 {
-    char text[512];
-    struct ps_str list;
-
-    ps_str_init(&list, text, sizeof(text));
+    struct ps_str list = PS_STR_ROOM(512);
     list_alive(r, daemons, &list);
     sink_print(&r->err,
                "killed %s, which had not ended %.1f s after TERM (--grace)",
-               text, (double)r->plan->grace_ms / 1000);
+               list.data, (double)r->plan->grace_ms / 1000);
 }
 
 /* Ends a group of children: TERM, grace, KILL. A second interrupt ends the

@@ -197,12 +197,9 @@ static bool join_task(const char *path, struct ps_str *why)
 
 bool join_pslaunch(const char *order)
 {
-    char text[PS_TEXT_MAX];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX);
     if (!join_task(order, &why)) {
-        fprintf(stderr, "pslaunch: %s\n", text);
+        fprintf(stderr, "pslaunch: %s\n", why.data);
         return false;
     }
     return true;
@@ -411,20 +408,17 @@ static void read_reports(struct run *r)
 /* Names the tasks that have not connected. */
 static void print_waiting(struct run *r, uint64_t begin, const char *advice)
 {
-    char text[256];
-    struct ps_str list;
-
-    ps_str_init(&list, text, sizeof(text));
+    struct ps_str list = PS_STR_ROOM(256);
     for (uint32_t i = 0; i < r->place_count; i++) {
         if (r->remotes[i].state != REMOTE_OPEN) {
-            ps_str_addf(&list, "%s%u", text[0] != '\0' ? ", " : "", i + 1);
+            ps_str_addf(&list, "%s%u", list.data[0] != '\0' ? ", " : "", i + 1);
         }
     }
     sink_print(&r->err,
                "these of the %u tasks of the array job %s have not started "
                "within %.1f s, and all must run at the same time: %s; %s",
                r->place_count, array_job, (double)(now_ms() - begin) / 1000,
-               text, advice);
+               list.data, advice);
 }
 
 static bool await_tasks(struct run *r)

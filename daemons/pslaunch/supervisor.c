@@ -292,29 +292,25 @@ static void drop_waiting(struct supervisor *s, uint32_t at)
 static bool ask_for_certificate(struct supervisor *s, const struct ps_msg *msg)
 {
     const uint32_t process = msg->launch_start.process;
-    char pem[2048];
-    char text[256];
-    struct ps_str request;
-    struct ps_str why;
+    struct ps_str request = PS_STR_ROOM(2048);
+    struct ps_str why = PS_STR_ROOM(256);
     EVP_PKEY *key = NULL;
 
     if (!msg->launch_start.is_daemon ||
         s->count + s->waiting_count >= PROCESSES_MAX) {
         return false;
     }
-    ps_str_init(&request, pem, sizeof(pem));
-    ps_str_init(&why, text, sizeof(text));
     if (ps_pki_key_new(&key, &why) != 0 ||
         ps_pki_add_csr(&request, key, &why) != 0 || request.truncated) {
-        report(s, text);
+        report(s, why.data);
         ps_pki_key_free(key);
         return true;
     }
     s->waiting[s->waiting_count++] = (struct waiting){.start = ps_msg_dup(msg),
                                                       .key = key};
-    send_msg(s, &(struct ps_msg){
-                    .code = PS_MSG_LAUNCH_CERTIFY,
-                    .launch_certify = {.process = process, .request = pem}});
+    send_msg(s, &(struct ps_msg){.code = PS_MSG_LAUNCH_CERTIFY,
+                                 .launch_certify = {.process = process,
+                                                    .request = request.data}});
     return true;
 }
 

@@ -114,12 +114,9 @@ static int read_parts(const struct ps_enrolment_answer *a, struct parts *p,
  * name further authorities. */
 static bool is_text_of(const X509 *certificate, const char *text)
 {
-    char again[PS_PKI_PEM_BYTES];
-    struct ps_str s;
-
-    ps_str_init(&s, again, sizeof(again));
+    struct ps_str s = PS_STR_ROOM(PS_PKI_PEM_BYTES);
     ps_pki_add_certificate(&s, certificate);
-    return !s.truncated && strcmp(again, text) == 0;
+    return !s.truncated && strcmp(s.data, text) == 0;
 }
 
 static int check_parts(const struct ps_enrolment_code *code,

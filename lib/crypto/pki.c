@@ -640,8 +640,7 @@ int ps_pki_issue(const struct ps_pki_authority *a,
                  const struct ps_pki_request *request, EVP_PKEY *key,
                  X509 **ret_certificate, struct ps_str *why)
 {
-    char uri[PS_IDENTITY_URI_BYTES];
-    struct ps_str s;
+    struct ps_str s = PS_STR_ROOM(PS_IDENTITY_URI_BYTES);
     X509_NAME *subject;
     X509 *x;
     int rc = check_request(a, request, why);
@@ -649,14 +648,14 @@ int ps_pki_issue(const struct ps_pki_authority *a,
     if (rc != 0) {
         return rc;
     }
-    ps_str_init(&s, uri, sizeof(uri));
     ps_identity_add_uri(&s, request->identity);
-    x = make_member(a, &request->period, uri, key);
+    x = make_member(a, &request->period, s.data, key);
     subject = x == NULL ? NULL : X509_get_subject_name(x);
     if (x == NULL || !add_name(subject, "O", request->identity->cluster) ||
         !add_name(subject, "OU", ps_role_name(request->identity->role)) ||
         !add_name(subject, "CN", request->identity->name) ||
-        !add_alternative_names(x, uri, request->hosts, request->host_count) ||
+        !add_alternative_names(x, s.data, request->hosts,
+                               request->host_count) ||
         X509_sign(x, a->key, EVP_sha256()) <= 0) {
         X509_free(x);
         return ps_pki_failed(why, "cannot make the certificate");

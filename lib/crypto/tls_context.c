@@ -213,15 +213,12 @@ void ps_tls_add_refusal(struct ps_str *why, const X509_STORE_CTX *v)
  * revoked certificates decide which process is a peer. */
 static bool is_trusted(int fd, const char *path, struct ps_str *why)
 {
-    char text[512];
-    struct ps_str report;
-
-    ps_str_init(&report, text, sizeof(text));
+    struct ps_str report = PS_STR_ROOM(512);
     if (ps_file_check(fd, path, PS_FILE_TRUSTED, &report) == 0) {
         return true;
     }
-    text[strcspn(text, "\n")] = '\0';
-    ps_str_add(why, text);
+    report.data[strcspn(report.data, "\n")] = '\0';
+    ps_str_add(why, report.data);
     return false;
 }
 

@@ -72,10 +72,7 @@ int ps_tls_session_on_verify(int is_valid, X509_STORE_CTX *v)
                                    ? NULL
                                    : SSL_get_ex_data(ssl, session_index);
     const X509 *certificate = X509_STORE_CTX_get0_cert(v);
-    char text[128];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(128);
     if (is_valid == 0 && s != NULL && certificate != NULL) {
         struct ps_str refusal;
 

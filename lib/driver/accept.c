@@ -63,11 +63,9 @@ static void accepting_done(struct ps_tls_handshake *tls, int rc,
     struct ps_driver *d = a->driver;
     struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
     struct ps_peer_identity identity;
-    char text[PS_TLS_WHY_MAX];
-    struct ps_str s;
+    struct ps_str s = PS_STR_ROOM(PS_TLS_WHY_MAX);
 
     ps_list_remove(&a->node);
-    ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, why);
     if (rc == 0 && !d->is_closing) {
         rc = driver_tls_check(d, &a->handshake, accepted_roles(d->opt.self),
@@ -77,9 +75,9 @@ static void accepting_done(struct ps_tls_handshake *tls, int rc,
         ps_tls_session_free(tls->session);
         close(tls->fd);
     } else if (rc == PS_E_VERSION) {
-        driver_refuse_plain(d, tls->fd, a->peer, text);
+        driver_refuse_plain(d, tls->fd, a->peer, s.data);
     } else if (rc != 0) {
-        driver_refuse_encrypted(d, tls->fd, tls->session, a->peer, text);
+        driver_refuse_encrypted(d, tls->fd, tls->session, a->peer, s.data);
     } else {
         driver_open(
             d,

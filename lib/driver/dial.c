@@ -54,10 +54,7 @@ static void handshake_done(struct ps_tls_handshake *tls, int rc,
                            const char *why)
 {
     struct dial *dial = tls->ctx;
-    char text[PS_TLS_WHY_MAX];
-    struct ps_str s;
-
-    ps_str_init(&s, text, sizeof(text));
+    struct ps_str s = PS_STR_ROOM(PS_TLS_WHY_MAX);
     ps_str_add(&s, why);
     if (rc == 0) {
         rc = driver_tls_check(dial->driver, &dial->handshake, dial->peer_roles,
@@ -74,7 +71,7 @@ static void handshake_done(struct ps_tls_handshake *tls, int rc,
         close(dial->fd);
         dial->fd = -1;
         dial->rc = rc;
-        dial->detail = ps_strdup(text);
+        dial->detail = ps_strdup(s.data);
         log_subflow_failed(dial, peer);
         ps_free(peer);
     }

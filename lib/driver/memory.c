@@ -28,11 +28,8 @@ static void no_memory(struct daemon_conn *c, enum ps_event_type type,
 {
     struct ps_event ev = {.type = type, .conn = c->id};
     const int errnum = errno;
-    char text[PS_TEXT_MAX + 1];
     struct rlimit limit;
-    struct ps_str t;
-
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
     ps_str_add(&t, why);
     if (rc == PS_E_NOMEM) {
         ps_str_add(&t, ": ");
@@ -50,7 +47,7 @@ static void no_memory(struct daemon_conn *c, enum ps_event_type type,
     }
     ev.region.region = number;
     ev.region.rc = rc;
-    ev.region.why = text;
+    ev.region.why = t.data;
     driver_feed(c->driver, &ev);
 }
 
@@ -280,18 +277,15 @@ static void refuse_memory(struct daemon_conn *c,
                           const char *why)
 {
     const bool is_logged = m->handle.len == 0 || c->driver->opt.share != NULL;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
-
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
     ps_str_add(&t, "the agent cannot use memory of this GPU: ");
     ps_str_add_visible(&t, why);
     if (is_logged) {
         ps_account_count_line(&c->output.account, PS_LOG_WARNING);
         ps_log_of(LOG_DEVICE, PS_LOG_WARNING, "memory of a worker refused %s",
-                  text);
+                  t.data);
     }
-    send_info(c, m->region, error, text);
+    send_info(c, m->region, error, t.data);
 }
 
 /* Closes a connection whose message is malformed. */

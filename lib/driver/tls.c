@@ -111,16 +111,14 @@ void driver_tls_send(struct ps_tls_session *session, const void *bytes,
 static void check_conn(struct daemon_conn *c)
 {
     const struct ps_tls_session *session = ps_conn_session(c->conn);
-    char text[PS_TLS_WHY_MAX];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TLS_WHY_MAX);
 
     c->tls_generation = c->driver->tls.generation;
     if (session == NULL) {
         return;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (check_session(c->driver, session, &why) != 0) {
-        driver_reject(c, PS_E_PERM, text);
+        driver_reject(c, PS_E_PERM, why.data);
     }
 }
 
@@ -182,14 +180,11 @@ static void watch_expiry(struct ps_driver *d, int64_t expires_at, int64_t now)
 
 static void cut_expired(struct daemon_conn *c)
 {
-    char text[PS_TLS_WHY_MAX];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(PS_TLS_WHY_MAX);
     ps_str_add(&why, "its certificate has expired (");
     ps_identity_add_uri(&why, ps_tls_session_peer(ps_conn_session(c->conn)));
     ps_str_add(&why, ")");
-    driver_reject(c, PS_E_PERM, text);
+    driver_reject(c, PS_E_PERM, why.data);
 }
 
 static void check_expiry(struct ps_loop_timer *t)

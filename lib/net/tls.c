@@ -93,10 +93,7 @@ static int watch(struct ps_tls_gate *g, struct ps_tls_handshake *h, int op,
 static void handshake_continue(struct ps_tls_gate *g,
                                struct ps_tls_handshake *h)
 {
-    char text[PS_TLS_WHY_MAX];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(PS_TLS_WHY_MAX);
     int rc = ps_tls_session_handshake(h->session, &why);
 
     if (rc == PS_E_AGAIN) {
@@ -110,7 +107,7 @@ static void handshake_continue(struct ps_tls_gate *g,
         ps_str_add(&why, strerror(error));
         rc = ps_err_from_errno(error);
     }
-    handshake_over(g, h, rc, text);
+    handshake_over(g, h, rc, why.data);
 }
 
 /* Ends a handshake that a peer began, for one more of `source`: the oldest of

@@ -7,9 +7,9 @@ that lacks its end does something else.
     bounded.py ROOT
 
 Within a function, such a text is made by snprintf() with a string in it, whose
-result is not looked at, or by ps_str_init() without a look at `truncated`. In
-pslaunch, whose texts are commands for other programs, each ps_str counts but
-those for people, which have one of the names PEOPLE."""
+result is not looked at, or by ps_str_init() or PS_STR_ROOM() without a look at
+`truncated`. In pslaunch, whose texts are commands for other programs, each
+ps_str counts but those for people, which have one of the names PEOPLE."""
 import re
 import sys
 from pathlib import Path
@@ -28,6 +28,7 @@ FUNCTION = re.compile(r"^(\w[^\n;{}]*\([^;{}]*\))\n\{\n(.*?)^\}", re.M | re.S)
 PRINTED = re.compile(r"(?:^|[;{}])\s*(?:\(void\)\s*)?v?snprintf\(\s*([^,]+?),"
                      r"[^;]*?(\"(?:\\.|[^\"\\])*\"[^;]*)\);", re.S)
 BUILT = re.compile(r"ps_str_init\(\s*&?([\w.>\[\]-]+?),\s*([^,]+?),")
+ROOM = re.compile(r"struct ps_str (\w+) = (PS_STR_ROOM)\(")
 STRING = re.compile(r"%-?[\d.*]*s")
 
 
@@ -50,7 +51,7 @@ def found_in_function(body, in_pslaunch):
         if STRING.search(m.group(2)) and not bound and sink:
             yield m.start(1), (f"{text} of snprintf() goes to {sink}(): look "
                                "whether it has been cut, or use asprintf()")
-    for m in BUILT.finditer(body):
+    for m in (*BUILT.finditer(body), *ROOM.finditer(body)):
         name, text = m.group(1), " ".join(m.group(2).split())
         if name in PEOPLE or \
                 re.search(rf"\b{re.escape(name)}(\.|->)truncated", body):
