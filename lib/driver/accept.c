@@ -109,11 +109,9 @@ static void accept_encrypted(struct ps_driver *d, int fd, const char *peer,
 
 void driver_cancel_accepting(struct ps_driver *d)
 {
-    PS_LIST_EACH(node, &d->tls.accepting)
+    PS_LIST_EACH_OF(struct accepting, a, node, &d->tls.accepting)
     {
-        ps_tls_gate_cancel(
-            d->opt.tls.gate,
-            &PS_CONTAINER(node, struct accepting, node)->handshake.tls);
+        ps_tls_gate_cancel(d->opt.tls.gate, &a->handshake.tls);
     }
 }
 
@@ -318,11 +316,9 @@ static void report_dial(struct ps_driver *d, const struct dial *dial)
 
 void driver_report_dials(struct ps_driver *d)
 {
-    struct ps_list_node *n;
+    struct dial *dial;
 
-    while ((n = ps_list_pop(&d->dials.ended)) != NULL) {
-        struct dial *dial = PS_CONTAINER(n, struct dial, node);
-
+    while ((dial = PS_LIST_POP(struct dial, node, &d->dials.ended)) != NULL) {
         report_dial(d, dial);
         ps_free(dial->detail);
         ps_free(dial);

@@ -166,10 +166,8 @@ void driver_probe(struct ps_driver *d, const struct ps_fx *fx)
 
 void driver_cancel_dials(struct ps_driver *d)
 {
-    PS_LIST_EACH(node, &d->dials.running)
+    PS_LIST_EACH_OF(struct dial, dial, node, &d->dials.running)
     {
-        struct dial *dial = PS_CONTAINER(node, struct dial, node);
-
         if (dial->dial != NULL) {
             ps_dial_cancel(dial->dial);
         } else {

@@ -110,16 +110,14 @@ static bool tick_if_due(struct ps_driver *d)
 
 static bool flush_queued(struct ps_driver *d)
 {
-    struct ps_list_node *n;
+    struct daemon_conn *c;
     struct ps_list now;
     bool any = false;
 
     /* Output that the steps below queue waits for the next pass. */
     ps_list_init(&now);
     ps_list_move_all(&d->to_flush, &now);
-    while ((n = ps_list_pop(&now)) != NULL) {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, to_flush);
-
+    while ((c = PS_LIST_POP(struct daemon_conn, to_flush, &now)) != NULL) {
         if (c->is_watched) {
             watch_conn(c);
         }
@@ -139,10 +137,8 @@ static void report_freed_arenas(struct ps_driver *d)
         return;
     }
     d->arenas_freed = ps_arenas_freed_count(d->opt.arenas);
-    PS_LIST_EACH(n, &d->shm_conns)
+    PS_LIST_EACH_OF(struct daemon_conn, c, shm, &d->shm_conns)
     {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, shm);
-
         if (ps_conn_send_freed_arenas(c->conn)) {
             driver_mark_flush(c);
         }

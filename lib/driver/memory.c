@@ -164,14 +164,10 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
 
 bool driver_rings_poll(struct ps_driver *d)
 {
-    struct ps_list_node *n = ps_list_first(&d->rings.all);
     bool any = false;
 
-    while (n != NULL) {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             worker.ring.node);
-
-        n = ps_list_next(&d->rings.all, n);
+    PS_LIST_EACH_SAFE(struct daemon_conn, c, worker.ring.node, &d->rings.all)
+    {
         if (ps_conn_is_open(c->conn)) {
             any |= driver_ring_poll(c, ps_conn_frames(c->conn));
         }
@@ -183,12 +179,10 @@ void driver_rings_wake(struct ps_driver *d)
 {
     static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
     const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
-    struct ps_list_node *n;
+    struct daemon_conn *c;
 
-    while ((n = ps_list_pop(&d->rings.wakes)) != NULL) {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             worker.ring.wake);
-
+    while ((c = PS_LIST_POP(struct daemon_conn, worker.ring.wake,
+                            &d->rings.wakes)) != NULL) {
         /* On failure the connection is closing, which wakes the worker too. */
         if (ps_ring_wake_worker(&c->worker.ring.ring) &&
             ps_conn_send(c->conn, &frame) == 0) {
@@ -200,11 +194,8 @@ void driver_rings_wake(struct ps_driver *d)
 bool driver_rings_sleep(struct ps_driver *d)
 {
     d->rings.are_asleep = true;
-    PS_LIST_EACH(n, &d->rings.all)
+    PS_LIST_EACH_OF(struct daemon_conn, c, worker.ring.node, &d->rings.all)
     {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             worker.ring.node);
-
         if (ps_conn_is_open(c->conn) &&
             !ps_ring_agent_sleep(&c->worker.ring.ring,
                                  ps_conn_frames(c->conn))) {
@@ -221,9 +212,9 @@ void driver_rings_awake(struct ps_driver *d)
         return;
     }
     d->rings.are_asleep = false;
-    PS_LIST_EACH(n, &d->rings.all)
+    PS_LIST_EACH_OF(struct worker_ring, r, node, &d->rings.all)
     {
-        ps_ring_agent_awake(&PS_CONTAINER(n, struct worker_ring, node)->ring);
+        ps_ring_agent_awake(&r->ring);
     }
 }
 
@@ -424,18 +415,12 @@ struct driver_device_watch {
 /* Moves the operations whose events are over. True if there were any. */
 static bool ask_all(struct ps_list *waits, struct ps_list *over)
 {
-    struct ps_list_node *n = ps_list_first(waits);
-
-    while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(waits, n);
-        const struct device_event *e =
-            PS_CONTAINER(n, struct device_op, node)->event;
-
-        if (ps_share_event_is_over(e->share, e->event)) {
-            ps_list_remove(n);
-            ps_list_push_back(over, n);
+    PS_LIST_EACH_SAFE(struct device_op, op, node, waits)
+    {
+        if (ps_share_event_is_over(op->event->share, op->event->event)) {
+            ps_list_remove(&op->node);
+            ps_list_push_back(over, &op->node);
         }
-        n = next;
     }
     return !ps_list_empty(over);
 }
@@ -480,14 +465,14 @@ static void watch_main(void *arg)
 static void report_over(struct driver_device_watch *w)
 {
     struct ps_list over;
-    struct ps_list_node *n;
+    struct device_op *op;
 
     ps_list_init(&over);
     uv_mutex_lock(&w->lock);
     ps_list_move_all(&w->over, &over);
     uv_mutex_unlock(&w->lock);
-    while ((n = ps_list_pop(&over)) != NULL) {
-        event_is_over(w->driver, PS_CONTAINER(n, struct device_op, node));
+    while ((op = PS_LIST_POP(struct device_op, node, &over)) != NULL) {
+        event_is_over(w->driver, op);
     }
 }
 

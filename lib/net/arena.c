@@ -163,10 +163,9 @@ static struct arena *arena_new(struct arena_group *group, size_t at_least)
 
 static void arena_free(struct arena *a)
 {
-    struct ps_list_node *n;
-
-    while ((n = ps_list_first(&a->free)) != NULL) {
-        drop_range(PS_CONTAINER(n, struct free_range, node));
+    PS_LIST_EACH_SAFE(struct free_range, r, node, &a->free)
+    {
+        drop_range(r);
     }
     ps_list_remove(&a->node);
     close(a->fd);
@@ -185,25 +184,22 @@ struct ps_arenas *ps_arenas_new(void)
 
 void ps_arenas_free(struct ps_arenas *all)
 {
-    struct ps_list_node *n;
-
     if (all == NULL) {
         return;
     }
     /* All holders have released theirs. */
     assert(ps_list_empty(&all->segments));
-    while ((n = ps_list_first(&all->list)) != NULL) {
-        arena_free(PS_CONTAINER(n, struct arena, node));
+    PS_LIST_EACH_SAFE(struct arena, a, node, &all->list)
+    {
+        arena_free(a);
     }
     ps_free(all);
 }
 
 static bool split_range(struct arena *a, size_t size, size_t *ret_offset)
 {
-    PS_LIST_EACH(n, &a->free)
+    PS_LIST_EACH_OF(struct free_range, r, node, &a->free)
     {
-        struct free_range *r = PS_CONTAINER(n, struct free_range, node);
-
         if (r->size < size) {
             continue;
         }
@@ -227,10 +223,8 @@ static int get_block(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
     size_t offset = 0;
 
     size = ps_round_up(size, ARENA_ALIGN);
-    PS_LIST_EACH(n, &all->list)
+    PS_LIST_EACH_OF(struct arena, at, node, &all->list)
     {
-        struct arena *at = PS_CONTAINER(n, struct arena, node);
-
         if (at->group == group && split_range(at, size, &offset)) {
             a = at;
             break;
@@ -251,10 +245,8 @@ static int get_block(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
 
 static struct arena *find_range(const struct ps_arenas *all, uint32_t number)
 {
-    PS_LIST_EACH(n, &all->list)
+    PS_LIST_EACH_OF(struct arena, a, node, &all->list)
     {
-        struct arena *a = PS_CONTAINER(n, struct arena, node);
-
         if (a->number == number) {
             return a;
         }
@@ -268,10 +260,8 @@ static void return_block(struct arena *a, size_t offset, size_t size)
     struct free_range *before = NULL;
     struct free_range *behind = NULL;
 
-    PS_LIST_EACH(n, &a->free)
+    PS_LIST_EACH_OF(struct free_range, r, node, &a->free)
     {
-        struct free_range *r = PS_CONTAINER(n, struct free_range, node);
-
         if (r->offset > offset) {
             behind = r;
             break;
@@ -386,10 +376,8 @@ int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,
 static struct shared_segment *segment_of(const struct ps_arenas *all,
                                          uint32_t number)
 {
-    PS_LIST_EACH(n, &all->segments)
+    PS_LIST_EACH_OF(struct shared_segment, k, node, &all->segments)
     {
-        struct shared_segment *k = PS_CONTAINER(n, struct shared_segment, node);
-
         if (k->number == number) {
             return k;
         }

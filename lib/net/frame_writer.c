@@ -208,11 +208,8 @@ int ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
     uint64_t unreleased = w->unreleased_bytes;
     int n = 0;
 
-    PS_LIST_EACH(node, &w->out)
+    PS_LIST_EACH_OF(const struct ps_out_frame, f, node, &w->out)
     {
-        const struct ps_out_frame *f = PS_CONTAINER(
-            node, const struct ps_out_frame, node);
-
         if (n == PS_FRAME_IOV_MAX || bytes >= most ||
             (n > 0 && f->pass_fd >= 0)) {
             break;

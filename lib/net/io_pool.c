@@ -171,7 +171,7 @@ static void task_continue(struct ps_io_thread *mv, struct ps_io_task *m)
 static void pool_run_ready(struct ps_io_thread *mv)
 {
     struct ps_list now_ready;
-    struct ps_list_node *n;
+    struct ps_io_task *m;
     ps_time begun = uv_hrtime();
 
     if (ps_list_empty(&mv->ready)) {
@@ -179,8 +179,8 @@ static void pool_run_ready(struct ps_io_thread *mv)
     }
     ps_list_init(&now_ready);
     ps_list_move_all(&mv->ready, &now_ready);
-    while ((n = ps_list_pop(&now_ready)) != NULL) {
-        task_continue(mv, PS_CONTAINER(n, struct ps_io_task, node));
+    while ((m = PS_LIST_POP(struct ps_io_task, node, &now_ready)) != NULL) {
+        task_continue(mv, m);
     }
     atomic_fetch_add_explicit(&mv->busy_time, uv_hrtime() - begun,
                               memory_order_relaxed);
@@ -217,15 +217,16 @@ static void task_withdraw(struct ps_io_thread *mv, struct ps_io_task *m)
 static bool thread_accept_tasks(struct ps_io_thread *mv)
 {
     struct ps_io_pool *all = mv->pool;
-    struct ps_list_node *n;
+    struct ps_io_task *m;
     bool stop;
 
     uv_mutex_lock(&all->lock);
     mv->is_woken = false;
     stop = all->stop;
     ps_list_move_all(&mv->submitted, &mv->ready);
-    while ((n = ps_list_pop(&mv->canceled)) != NULL) {
-        task_withdraw(mv, PS_CONTAINER(n, struct ps_io_task, canceled));
+    while ((m = PS_LIST_POP(struct ps_io_task, canceled, &mv->canceled)) !=
+           NULL) {
+        task_withdraw(mv, m);
     }
     uv_mutex_unlock(&all->lock);
     return !stop;
@@ -234,7 +235,7 @@ static bool thread_accept_tasks(struct ps_io_thread *mv)
 static void thread_complete_task(struct ps_io_thread *mv)
 {
     struct ps_io_pool *all = mv->pool;
-    struct ps_list_node *n;
+    struct ps_io_task *m;
     bool first;
 
     if (ps_list_empty(&mv->stopped)) {
@@ -242,14 +243,12 @@ static void thread_complete_task(struct ps_io_thread *mv)
     }
     uv_mutex_lock(&all->lock);
     first = ps_list_empty(&all->done);
-    while ((n = ps_list_pop(&mv->stopped)) != NULL) {
-        struct ps_io_task *m = PS_CONTAINER(n, struct ps_io_task, node);
-
+    while ((m = PS_LIST_POP(struct ps_io_task, node, &mv->stopped)) != NULL) {
         m->complete = true;
         if (ps_list_linked(&m->canceled)) {
             ps_list_remove(&m->canceled);
         }
-        ps_list_push_back(&all->done, n);
+        ps_list_push_back(&all->done, &m->node);
     }
     uv_cond_broadcast(&all->completed);
     uv_mutex_unlock(&all->lock);
@@ -390,15 +389,13 @@ static void pool_reap(uv_async_t *handle)
 {
     struct ps_io_pool *all = handle->data;
     struct ps_list ready;
-    struct ps_list_node *n;
+    struct ps_io_task *m;
 
     ps_list_init(&ready);
     uv_mutex_lock(&all->lock);
     ps_list_move_all(&all->done, &ready);
     uv_mutex_unlock(&all->lock);
-    while ((n = ps_list_pop(&ready)) != NULL) {
-        struct ps_io_task *m = PS_CONTAINER(n, struct ps_io_task, node);
-
+    while ((m = PS_LIST_POP(struct ps_io_task, node, &ready)) != NULL) {
         m->socket->tasks--;
         m->socket->thread->tasks -= m->bytes_min;
         if (--all->tasks == 0) {

@@ -265,10 +265,8 @@ static uint64_t least_progress(struct ps_send_scheduler *f, ps_time now)
     uint64_t least = UINT64_MAX;
     bool back = false;
 
-    PS_LIST_EACH(n, &f->active)
+    PS_LIST_EACH_OF(struct ps_send_slot, t, active, &f->active)
     {
-        struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot, active);
-
         if (is_waited_for(t, now)) {
             least = ps_min_u64(least, t->progress);
         } else if (t->excused_until == 0 && !ps_list_linked(&t->waiting)) {
@@ -279,10 +277,8 @@ static uint64_t least_progress(struct ps_send_scheduler *f, ps_time now)
     if (!back) {
         return least;
     }
-    PS_LIST_EACH(n, &f->active)
+    PS_LIST_EACH_OF(struct ps_send_slot, t, active, &f->active)
     {
-        struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot, active);
-
         /* An excused connection continues at the progress of the others. */
         if (t->excused_until != 0 && now >= t->excused_until) {
             t->excused_until = 0;
@@ -382,24 +378,20 @@ void ps_send_scheduler_leave(struct ps_send_scheduler *f,
 void ps_send_scheduler_run(struct ps_send_scheduler *f, ps_time now)
 {
     uint64_t floor = least_progress(f, now);
-    struct ps_list_node *n;
+    struct ps_send_slot *next;
     struct ps_list ready;
 
     /* A connection that waits again waits for the next call. */
     ps_list_init(&ready);
-    for (n = ps_list_first(&f->waiting); n != NULL;) {
-        struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot, waiting);
-
-        n = ps_list_next(&f->waiting, n);
+    PS_LIST_EACH_SAFE(struct ps_send_slot, t, waiting, &f->waiting)
+    {
         if (f->count == 1 || bytes_allowed(f, t, floor) > 0) {
             ps_list_remove(&t->waiting);
             ps_list_push_back(&ready, &t->waiting);
         }
     }
-    while ((n = ps_list_pop(&ready)) != NULL) {
-        struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot, waiting);
-
-        t->on_slot(t);
+    while ((next = PS_LIST_POP(struct ps_send_slot, waiting, &ready)) != NULL) {
+        next->on_slot(next);
     }
 }
 
@@ -412,19 +404,14 @@ ps_time ps_send_scheduler_deadline(struct ps_send_scheduler *f, ps_time now)
     }
     uint64_t floor = least_progress(f, now);
 
-    PS_LIST_EACH(n, &f->waiting)
+    PS_LIST_EACH_OF(struct ps_send_slot, t, waiting, &f->waiting)
     {
-        if (f->count == 1 ||
-            bytes_allowed(f, PS_CONTAINER(n, struct ps_send_slot, waiting),
-                          floor) > 0) {
+        if (f->count == 1 || bytes_allowed(f, t, floor) > 0) {
             return now;
         }
     }
-    PS_LIST_EACH(n, &f->active)
+    PS_LIST_EACH_OF(const struct ps_send_slot, t, active, &f->active)
     {
-        const struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot,
-                                                    active);
-
         if (is_waited_for(t, now) && t->progress == floor) {
             at = ps_time_min(at, ps_time_add(t->moved_at, WAIT_FOR_OTHERS_MAX));
         }

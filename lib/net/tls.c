@@ -119,11 +119,8 @@ static void make_room(struct ps_tls_gate *g, uint64_t source)
     struct ps_tls_handshake *own = NULL;
     uint32_t count = 0;
 
-    PS_LIST_EACH(n, &g->running)
+    PS_LIST_EACH_OF(struct ps_tls_handshake, h, node, &g->running)
     {
-        struct ps_tls_handshake *h = PS_CONTAINER(n, struct ps_tls_handshake,
-                                                  node);
-
         if (h->dialled) {
             continue;
         }
@@ -212,15 +209,11 @@ static int time_to_wait(const struct ps_tls_gate *g)
 
 static void end_overdue(struct ps_tls_gate *g)
 {
-    struct ps_list_node *n;
+    struct ps_tls_handshake *h;
 
-    while ((n = ps_list_first(&g->running)) != NULL) {
-        struct ps_tls_handshake *h = PS_CONTAINER(n, struct ps_tls_handshake,
-                                                  node);
-
-        if (h->deadline > uv_hrtime()) {
-            return;
-        }
+    while ((h = PS_LIST_FIRST(struct ps_tls_handshake, node, &g->running)) !=
+               NULL &&
+           h->deadline <= uv_hrtime()) {
         handshake_over(g, h, PS_E_TIMEOUT, "no handshake of TLS in time");
     }
 }
@@ -261,16 +254,13 @@ static void reap(uv_async_t *handle)
 {
     struct ps_tls_gate *g = handle->data;
     struct ps_list done;
-    struct ps_list_node *n;
+    struct ps_tls_handshake *h;
 
     ps_list_init(&done);
     uv_mutex_lock(&g->lock);
     ps_list_move_all(&g->done, &done);
     uv_mutex_unlock(&g->lock);
-    while ((n = ps_list_pop(&done)) != NULL) {
-        struct ps_tls_handshake *h = PS_CONTAINER(n, struct ps_tls_handshake,
-                                                  node);
-
+    while ((h = PS_LIST_POP(struct ps_tls_handshake, node, &done)) != NULL) {
         if (--g->count == 0) {
             uv_unref((uv_handle_t *)&g->async);
         }

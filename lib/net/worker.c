@@ -105,11 +105,9 @@ static void thread_main(void *arg)
 
 static void complete_all(struct ps_list *tasks)
 {
-    struct ps_list_node *n;
+    struct ps_worker_task *t;
 
-    while ((n = ps_list_pop(tasks)) != NULL) {
-        struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
-
+    while ((t = PS_LIST_POP(struct ps_worker_task, node, tasks)) != NULL) {
         ps_device_end(t->job, &t->use, t->rc);
         t->done(t, t->rc);
     }
@@ -300,10 +298,8 @@ bool ps_worker_run_small(struct ps_worker *w)
     }
     ps_list_init(&now);
     ps_list_move_all(&w->small_tasks, &now);
-    PS_LIST_EACH(n, &now)
+    PS_LIST_EACH_OF(struct ps_worker_task, t, node, &now)
     {
-        struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
-
         t->rc = t->rc != 0 ? t->rc : ps_device_fetch(t->job);
         t->rc = t->rc != 0 ? t->rc : ps_kernel_run(t->job);
     }
