@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/arena.h"
 #include "client/device/gpu.h"
+#include "client/grow.h"
 #include "client/state.h"
 
 #include <stdlib.h>
@@ -26,16 +27,10 @@ static int keep_arena_of_results(struct psc_client *c,
     if (arena_find(c, m->arena) != NULL) {
         return PS_E_PROTO;
     }
-    if (c->arenas.count == c->arenas.cap) {
-        size_t cap = c->arenas.cap == 0 ? 8 : c->arenas.cap * 2;
-        struct arena **grown = realloc(c->arenas.list,
-                                       cap * sizeof(struct arena *));
-
-        if (grown == NULL) {
-            return PS_E_NOMEM;
-        }
-        c->arenas.list = grown;
-        c->arenas.cap = cap;
+    rc = client_grow(&c->arenas.list, c->arenas.count, &c->arenas.cap,
+                     sizeof(struct arena *));
+    if (rc != 0) {
+        return rc;
     }
     a = calloc(1, sizeof(*a));
     if (a == NULL) {
@@ -120,10 +115,8 @@ void arena_lose_all(struct psc_client *c)
 
 void arena_free_all(struct psc_client *c)
 {
-    for (size_t i = 0; i < c->arenas.count; i++) {
-        gpu_forget(c, c->arenas.list[i]->data);
-        ps_shm_unmap_foreign(c->arenas.list[i]->data, c->arenas.list[i]->size);
-        free(c->arenas.list[i]);
+    while (c->arenas.count > 0) {
+        unmap_arena(c, c->arenas.count - 1);
     }
     free(c->arenas.list);
 }

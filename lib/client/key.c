@@ -3,6 +3,7 @@
  * refuses keeps its number, which no caller has seen, and releases its name. */
 #include "client/key.h"
 #include "client/arena.h"
+#include "client/grow.h"
 #include "client/op.h"
 #include "client/state.h"
 
@@ -121,9 +122,6 @@ static int enlarge_buckets(struct psc_client *c)
 
 static int reserve_keys(struct psc_client *c)
 {
-    uint32_t cap = c->keys.cap == 0 ? BUCKETS_FIRST : c->keys.cap * 2;
-    struct key **grown;
-
     if (c->keys.count >= PS_KEYS_MAX) {
         return PSC_E_FULL;
     }
@@ -134,16 +132,8 @@ static int reserve_keys(struct psc_client *c)
             return rc;
         }
     }
-    if (c->keys.count < c->keys.cap) {
-        return 0;
-    }
-    grown = realloc(c->keys.by_number, cap * sizeof(struct key *));
-    if (grown == NULL) {
-        return PSC_E_NOMEM;
-    }
-    c->keys.by_number = grown;
-    c->keys.cap = cap;
-    return 0;
+    return client_grow(&c->keys.by_number, c->keys.count, &c->keys.cap,
+                       sizeof(struct key *));
 }
 
 struct key *key_of(struct psc_client *c, uint32_t number)

@@ -18,6 +18,7 @@
 #include "client/reattach.h"
 #include "client/arena.h"
 #include "client/device/shared.h"
+#include "client/grow.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/options.h"
@@ -228,7 +229,7 @@ static int add_segment(struct psc_client *c,
                        const struct residual_segment *keep)
 {
     struct residual_segment *known = find_segment(c, keep);
-    struct residual_segment *grown;
+    int rc;
 
     if (known != NULL) {
         close(known->fd);
@@ -238,12 +239,11 @@ static int add_segment(struct psc_client *c,
     if (c->reattach.segment_count == SEGMENTS_HELD_MAX) {
         return PSC_E_FULL;
     }
-    grown = realloc(c->reattach.segments,
-                    (c->reattach.segment_count + 1) * sizeof(*grown));
-    if (grown == NULL) {
-        return PSC_E_NOMEM;
+    rc = client_grow(&c->reattach.segments, c->reattach.segment_count,
+                     &c->reattach.segment_cap, sizeof(*keep));
+    if (rc != 0) {
+        return rc;
     }
-    c->reattach.segments = grown;
     c->reattach.segments[c->reattach.segment_count++] = *keep;
     return 0;
 }

@@ -3,6 +3,7 @@
  * the whole file in which such memory lies, once, as a region; a buffer is a block
  * of it. */
 #include "client/shm.h"
+#include "client/grow.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -293,8 +294,6 @@ struct ps_shm_block *ps_shm_registered(const struct ps_shm *s, const void *data)
 static int reserve_buffer(struct ps_shm *s)
 {
     struct ps_shm_buffers *t = s->buffers;
-    struct buffer **grown;
-    size_t cap;
 
     if (t == NULL) {
         t = calloc(1, sizeof(*t));
@@ -303,17 +302,7 @@ static int reserve_buffer(struct ps_shm *s)
         }
         s->buffers = t;
     }
-    if (t->count < t->cap) {
-        return 0;
-    }
-    cap = t->cap == 0 ? 8 : t->cap * 2;
-    grown = realloc(t->list, cap * sizeof(struct buffer *));
-    if (grown == NULL) {
-        return PS_E_NOMEM;
-    }
-    t->list = grown;
-    t->cap = cap;
-    return 0;
+    return client_grow(&t->list, t->count, &t->cap, sizeof(struct buffer *));
 }
 
 /* Places the buffer into the file. */
@@ -402,28 +391,12 @@ static void ps_shm_free_buffers(struct ps_shm *s)
 
 /* ------------------------------------------------------------------- blocks */
 
-static int reserve_block(struct ps_shm_arena *a)
-{
-    size_t cap = a->cap == 0 ? 16 : a->cap * 2;
-    struct ps_shm_block **grown;
-
-    if (a->count < a->cap) {
-        return 0;
-    }
-    grown = realloc(a->blocks, cap * sizeof(struct ps_shm_block *));
-    if (grown == NULL) {
-        return PS_E_NOMEM;
-    }
-    a->blocks = grown;
-    a->cap = cap;
-    return 0;
-}
-
 static int insert_block(struct ps_shm_arena *a, size_t at, size_t offset,
                         size_t size)
 {
     struct ps_shm_block *b;
-    int rc = reserve_block(a);
+    int rc = client_grow(&a->blocks, a->count, &a->cap,
+                         sizeof(struct ps_shm_block *));
 
     if (rc != 0) {
         return rc;
@@ -520,12 +493,6 @@ static int reserve_in_arena(struct ps_shm_arena *a, size_t size,
 
 /* ------------------------------------------------------------------- arenas */
 
-/* ------------------------------------------------------------ descriptors */
-
-/* ------------------------------------------------------------------ blocks */
-
-/* ------------------------------------------------------------------ arenas */
-
 void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks)
 {
     *s = (struct ps_shm){
@@ -556,23 +523,6 @@ void ps_shm_fini(struct ps_shm *s)
     s->arenas = NULL;
     s->count = 0;
     ps_shm_free_buffers(s);
-}
-
-static int reserve_arena(struct ps_shm *s)
-{
-    size_t cap = s->cap == 0 ? 8 : s->cap * 2;
-    struct ps_shm_arena **grown;
-
-    if (s->count < s->cap) {
-        return 0;
-    }
-    grown = realloc(s->arenas, cap * sizeof(struct ps_shm_arena *));
-    if (grown == NULL) {
-        return PS_E_NOMEM;
-    }
-    s->arenas = grown;
-    s->cap = cap;
-    return 0;
 }
 
 static void insert_arena(struct ps_shm *s, struct ps_shm_arena *a)
@@ -620,7 +570,8 @@ static int new_arena(struct ps_shm *s, size_t least,
                      struct ps_shm_arena **ret_arena)
 {
     struct ps_shm_arena *a;
-    int rc = reserve_arena(s);
+    int rc = client_grow(&s->arenas, s->count, &s->cap,
+                         sizeof(struct ps_shm_arena *));
 
     if (rc != 0) {
         return rc;

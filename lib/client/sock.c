@@ -6,6 +6,7 @@
  * one. The epoll descriptor outlives a connection, so that programs can poll it
  * across a re-attach. */
 #include "client/sock.h"
+#include "client/grow.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -314,23 +315,6 @@ void ps_sock_free(struct ps_sock *s)
 
 /* --------------------------------------------------------------------- out */
 
-static int reserve_passed_fd(struct ps_sock *s)
-{
-    size_t cap = s->passed_fd_cap == 0 ? 8 : s->passed_fd_cap * 2;
-    struct passed_fd *grown;
-
-    if (s->passed_fd_count < s->passed_fd_cap) {
-        return 0;
-    }
-    grown = realloc(s->passed_fds, cap * sizeof(*grown));
-    if (grown == NULL) {
-        return PS_E_NOMEM;
-    }
-    s->passed_fds = grown;
-    s->passed_fd_cap = cap;
-    return 0;
-}
-
 static int reserve_tx(struct ps_sock *s, size_t more)
 {
     size_t cap = s->tx_cap == 0 ? 4096 : s->tx_cap;
@@ -365,7 +349,8 @@ int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg, int fd)
     int rc = reserve_tx(s, ps_msg_encoded_bound(msg));
 
     if (rc == 0 && fd >= 0) {
-        rc = reserve_passed_fd(s);
+        rc = client_grow(&s->passed_fds, s->passed_fd_count, &s->passed_fd_cap,
+                         sizeof(*s->passed_fds));
     }
     if (rc == 0) {
         rc = ps_msg_encode(msg, PS_PROTOCOL, 0, s->tx + s->tx_to,

@@ -122,6 +122,7 @@ struct reattach {
     char lost_text[64]; /* Reason why the last attempt failed. */
     struct residual_segment *segments;
     uint32_t segment_count;
+    size_t segment_cap;
 };
 
 struct op_table {
@@ -158,7 +159,7 @@ struct op_queues {
 struct key_table {
     struct key **by_number;
     uint32_t count;
-    uint32_t cap;
+    size_t cap;
     struct key **buckets;
     uint32_t bucket_count;  /* A power of two. */
     uint32_t unbound_count; /* Keys with is_unbound. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The allocator of shared memory, alone. */
+#include "client/grow.h"
 #include "client/shm.h"
 
 #include <fcntl.h>
@@ -7,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "support/sanitized.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -240,6 +243,28 @@ static void memory_of_another_process_is_checked(void **state)
     close(fd);
 }
 
+static void list_grows_or_stays(void **state)
+{
+    uint32_t *list = NULL;
+    size_t cap = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_int_equal(client_grow(&list, i, &cap, sizeof(*list)), 0);
+        assert_true(cap > i);
+        list[i] = i;
+    }
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_int_equal(list[i], i);
+    }
+    if (!PS_TEST_SANITIZED) {
+        assert_int_equal(client_grow(&list, cap, &cap, SIZE_MAX / 512),
+                         PS_E_NOMEM);
+        assert_int_equal(list[99], 99);
+    }
+    free(list);
+}
+
 /* Files are regions of the agent, of which it has a limit. */
 static void registered_files_are_limited(void **state)
 {
@@ -285,6 +310,7 @@ int main(void)
         cmocka_unit_test(an_arena_that_the_hook_refuses_is_undone),
         cmocka_unit_test(blocks_never_overlap),
         cmocka_unit_test(memory_of_another_process_is_checked),
+        cmocka_unit_test(list_grows_or_stays),
         cmocka_unit_test(registered_files_are_limited),
     };
 

@@ -89,8 +89,8 @@ struct coll_join {
 struct coll_subops {
     struct psc_op **list;
     uint32_t count;
-    uint32_t cap;
     uint32_t open;
+    size_t cap;
 };
 
 struct coll_device;

@@ -2,6 +2,7 @@
 /* Sub-operations of a collective: operations on internal keys, the memory of
  * sources, and the copies of results. */
 #include "client/coll/coll.h"
+#include "client/grow.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"
@@ -216,18 +217,11 @@ int coll_subop_new(struct coll *k, enum op_kind kind, const char *name,
     struct psc_client *c = k->op->client;
     struct key *key;
     struct psc_op *part;
-    int rc;
+    int rc = client_grow(&k->subops.list, k->subops.count, &k->subops.cap,
+                         sizeof(struct psc_op *));
 
-    if (k->subops.count == k->subops.cap) {
-        uint32_t cap = k->subops.cap == 0 ? 4 : k->subops.cap * 2;
-        struct psc_op **grown = realloc(k->subops.list,
-                                        cap * sizeof(struct psc_op *));
-
-        if (grown == NULL) {
-            return PSC_E_NOMEM;
-        }
-        k->subops.list = grown;
-        k->subops.cap = cap;
+    if (rc != 0) {
+        return rc;
     }
     rc = key_get_collective(c, name, dtype, count, &key);
     if (rc != 0) {
