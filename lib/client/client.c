@@ -45,12 +45,13 @@ static bool has_been_welcomed(void *arg)
     return ((struct psc_client *)arg)->id.is_welcomed;
 }
 
-static void describe_start(struct psc_client *c, void *arg,
+static void describe_start(struct psc_client *c,
+                           const struct wait_condition *until,
                            unsigned long long seconds, char *text, size_t size)
 {
     char why[PSC_TEXT_MAX];
 
-    (void)arg;
+    (void)until;
     start_explain(c, why, sizeof(why));
     snprintf(text, size, "has waited %llu s for its start: %.*s", seconds,
              (int)(size > 100 ? size - 100 : 0), why);

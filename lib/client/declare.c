@@ -75,11 +75,12 @@ static bool keys_are_answered(void *arg)
     return d->next == d->count;
 }
 
-static void describe_declaration(struct psc_client *c, void *arg,
+static void describe_declaration(struct psc_client *c,
+                                 const struct wait_condition *until,
                                  unsigned long long seconds, char *text,
                                  size_t size)
 {
-    const struct declarations *d = arg;
+    const struct declarations *d = until->arg;
 
     if (!reattach_explain(c, NULL, text, size)) {
         snprintf(text, size,

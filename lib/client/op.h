@@ -28,6 +28,7 @@ struct coll;
 struct arena;
 struct job_request;
 struct psc_client;
+struct wait_condition;
 
 enum op_kind {
     OP_INIT,
@@ -342,8 +343,9 @@ void op_explain(struct psc_op *op, char *text, size_t size);
 void start_explain(struct psc_client *c, char *text, size_t size);
 /* Time of a wait before its first note. */
 ps_time wait_note_first_after(const struct psc_client *c);
-/* Describes a wait that has lasted for these seconds. */
-typedef void (*wait_note_describe)(struct psc_client *c, void *arg,
+/* Describes a wait that has lasted for these seconds. No text: it is over. */
+typedef void (*wait_note_describe)(struct psc_client *c,
+                                   const struct wait_condition *until,
                                    unsigned long long seconds, char *text,
                                    size_t size);
 /* As client_wait(), with notes of that text. */

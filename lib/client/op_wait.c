@@ -151,11 +151,6 @@ ps_time wait_note_first_after(const struct psc_client *c)
                                                   : PS_MILLIS(LAST_NOTE_MS);
 }
 
-static ps_time twice_as_long(ps_time began, ps_time now)
-{
-    return ps_time_add(now, now - began);
-}
-
 /* Writes the line with one call, so that lines of several workers do not
  * mix. */
 static void print_wait_note(const struct psc_client *c, const char *text)
@@ -174,68 +169,82 @@ static void print_wait_note(const struct psc_client *c, const char *text)
             c->options.job, who, has_node ? " on " : "", c->id.node, text);
 }
 
-/* As client_wait_many(), with notes about the operation that `first` returns,
- * the first one that has not ended. Slices of one wait count together. */
-static int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
-                          uint32_t (*missing)(void *arg), void *arg,
-                          ps_time deadline, struct psc_op *(*first)(void *arg))
+/* A wait that begins now. */
+static struct wait_note new_note(const struct psc_client *c)
 {
-    const struct wait_note *note = &first(arg)->note;
-    ps_time now = client_now();
-    ps_time began = now;
-    ps_time due;
-    char text[PSC_TEXT_MAX];
-    int rc;
+    const ps_time now = client_now();
 
-    if (note->due != 0 && now < note->ended_at + SLICE) {
-        began = note->began;
-        due = note->due;
-    } else {
-        due = ps_time_add(now, wait_note_first_after(c));
-    }
-    for (;;) {
-        rc = client_wait_many(c, ready, missing, arg,
-                              ps_time_min(due, deadline));
-        now = client_now();
-        if (rc != PS_E_TIMEOUT || now >= deadline) {
-            break;
-        }
-        if (now >= due) {
-            struct psc_op *open = first(arg);
-
-            op_explain(open, text, sizeof(text));
-            /* The operation may have ended during the query. */
-            if (open->state != OP_DONE) {
-                print_wait_note(c, text);
-            }
-            due = twice_as_long(began, now);
-        }
-    }
-    if (rc == PS_E_TIMEOUT) { /* Perhaps a slice: the next one goes on. */
-        first(arg)->note = (struct wait_note){
-            .began = began, .due = due, .ended_at = now};
-    }
-    return rc;
+    return (struct wait_note){
+        .began = now, .due = ps_time_add(now, wait_note_first_after(c))};
 }
 
-int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
-                   ps_time deadline, wait_note_describe describe)
+/* As client_wait_many(), with the lines of that note. */
+static int wait_with_notes(struct psc_client *c,
+                           const struct wait_condition *until, ps_time deadline,
+                           wait_note_describe describe, struct wait_note *note)
 {
-    const ps_time began = client_now();
-    ps_time due = ps_time_add(began, wait_note_first_after(c));
     char text[PSC_TEXT_MAX];
 
     for (;;) {
-        int rc = client_wait(c, ready, arg, ps_time_min(due, deadline));
+        int rc = client_wait_many(c, until, ps_time_min(note->due, deadline));
         ps_time now = client_now();
 
         if (rc != PS_E_TIMEOUT || now >= deadline) {
             return rc;
         }
-        describe(c, arg, (now - began) / PS_SECONDS(1), text, sizeof(text));
-        print_wait_note(c, text);
-        due = twice_as_long(began, now);
+        if (now >= note->due) {
+            describe(c, until, (now - note->began) / PS_SECONDS(1), text,
+                     sizeof(text));
+            if (text[0] != '\0') {
+                print_wait_note(c, text);
+            }
+            note->due = ps_time_add(now, now - note->began);
+        }
     }
+}
+
+int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                   ps_time deadline, wait_note_describe describe)
+{
+    const struct wait_condition until = {.is_over = ready, .arg = arg};
+    struct wait_note note = new_note(c);
+
+    return wait_with_notes(c, &until, deadline, describe, &note);
+}
+
+static void describe_first(struct psc_client *c,
+                           const struct wait_condition *until,
+                           unsigned long long seconds, char *text, size_t size)
+{
+    struct psc_op *open = until->first(until->arg);
+
+    (void)c;
+    (void)seconds;
+    op_explain(open, text, size);
+    /* The operation may have ended during the query. */
+    if (open->state == OP_DONE) {
+        text[0] = '\0';
+    }
+}
+
+/* As client_wait_many(), with notes about the first open operation. Slices of
+ * one wait count together. */
+static int wait_for_ops(struct psc_client *c,
+                        const struct wait_condition *until, ps_time deadline)
+{
+    const struct wait_note *last = &until->first(until->arg)->note;
+    struct wait_note note = new_note(c);
+    int rc;
+
+    if (last->due != 0 && note.began < last->ended_at + SLICE) {
+        note = *last;
+    }
+    rc = wait_with_notes(c, until, deadline, describe_first, &note);
+    if (rc == PS_E_TIMEOUT) { /* Perhaps a slice: the next one goes on. */
+        note.ended_at = client_now();
+        until->first(until->arg)->note = note;
+    }
+    return rc;
 }
 
 /* -------------------------------------------------------------------- waits */
@@ -285,58 +294,35 @@ static int time_out_error(struct psc_op *op, int limit_ms)
     return client_error(op->client, PSC_E_TIMEOUT, "%s", text);
 }
 
-static uint32_t one_op_missing(void *arg)
-{
-    (void)arg;
-    return 1;
-}
-
 static struct psc_op *op_itself(void *arg)
 {
     return arg;
 }
 
-/* A call that waits. */
-struct wait_call {
-    bool (*ready)(void *arg);
-    uint32_t (*missing)(void *arg);
-    struct psc_op *(*first)(void *arg);
-    void *arg;
-};
-
 /* Waits, with notes about the first open operation if that takes long.
  * `is_limited`: the program does something else at the end of the time. */
-static int wait_until_ready(struct psc_client *c, const struct wait_call *call,
-                            ps_time deadline, bool is_limited)
+static int wait_until_over(struct psc_client *c,
+                           const struct wait_condition *until, ps_time deadline,
+                           bool is_limited)
 {
-    struct waiting w = {.is_limited = is_limited,
-                        .is_over = call->ready,
-                        .first = call->first,
-                        .arg = call->arg};
+    struct waiting w = {.is_limited = is_limited, .until = until};
     int rc;
 
-    if (call->ready(call->arg)) {
-        return client_wait_many(c, call->ready, call->missing, call->arg,
-                                deadline);
+    if (until->is_over(until->arg)) {
+        return client_wait_many(c, until, deadline);
     }
     waiting_begin(c, &w);
-    rc = c->options.wait_notes_ms < 0
-             ? client_wait_many(c, call->ready, call->missing, call->arg,
-                                deadline)
-             : wait_note_many(c, call->ready, call->missing, call->arg,
-                              deadline, call->first);
+    rc = wait_for_ops(c, until, deadline);
     waiting_end(&w);
     return rc;
 }
 
 static int wait_for_op(struct psc_op *op, int limit, bool is_limited)
 {
-    int rc = wait_until_ready(op->client,
-                              &(struct wait_call){.ready = is_op_done,
-                                                  .missing = one_op_missing,
-                                                  .first = op_itself,
-                                                  .arg = op},
-                              client_deadline(limit), is_limited);
+    const struct wait_condition until = {
+        .is_over = is_op_done, .first = op_itself, .arg = op};
+    int rc = wait_until_over(op->client, &until, client_deadline(limit),
+                             is_limited);
 
     return rc == PS_E_TIMEOUT ? time_out_error(op, limit) : op_result(op);
 }
@@ -468,18 +454,17 @@ static struct psc_client *client_of_ops(struct psc_op *const *ops, size_t count)
     return NULL;
 }
 
-/* Waits until `ready`: 0, or an error that names an open operation. */
+/* Waits until `is_over`: 0, or an error that names an open operation. */
 static int wait_locked(struct psc_client *c, struct op_set *w,
-                       bool (*ready)(void *arg), uint32_t (*missing)(void *arg),
-                       int timeout_ms)
+                       bool (*is_over)(void *arg),
+                       uint32_t (*missing)(void *arg), int timeout_ms)
 {
     const int limit = timeout_of(c, timeout_ms);
-    int rc = wait_until_ready(c,
-                              &(struct wait_call){.ready = ready,
-                                                  .missing = missing,
-                                                  .first = first_open_op,
-                                                  .arg = w},
-                              client_deadline(limit), limit >= 0);
+    const struct wait_condition until = {.is_over = is_over,
+                                         .missing = missing,
+                                         .first = first_open_op,
+                                         .arg = w};
+    int rc = wait_until_over(c, &until, client_deadline(limit), limit >= 0);
 
     if (rc != PS_E_TIMEOUT) {
         return 0;
@@ -517,7 +502,7 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
     if (rc != 0) {
         return rc;
     }
-    rc = wait_locked(c, &w, any_op_done, one_op_missing, timeout_ms);
+    rc = wait_locked(c, &w, any_op_done, NULL, timeout_ms);
     if (rc == 0) {
         *ret_index = w.next;
         rc = op_result(ops[w.next]);

@@ -378,17 +378,22 @@ static int sleep_until(struct psc_client *c, uint32_t count, ps_time deadline)
     return rc == PS_E_TIMEOUT ? 0 : rc;
 }
 
-/* True if completions that the reader does not wait for have to wake it, too:
- * for other threads, for queued operations, for a program that polls. */
-static bool serves_others(const struct psc_client *c)
+/* Completions that wake the sleeping reader. One, if also those that it does not
+ * wait for have to wake it: for other threads, for queued operations, for a
+ * program that polls. */
+static uint32_t wake_threshold_of(const struct psc_client *c,
+                                  const struct wait_condition *until)
 {
-    return c->progress.waiter_count > 0 || c->progress.poll_fd >= 0 ||
-           client_wants_kick(c);
+    const bool serves_others = c->progress.waiter_count > 0 ||
+                               c->progress.poll_fd >= 0 || client_wants_kick(c);
+
+    return serves_others || until->missing == NULL ? 1
+                                                   : until->missing(until->arg);
 }
 
 /* As the reader: flushes, waits, then takes one turn. */
-static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
-                          void *arg, ps_time deadline)
+static int wait_as_reader(struct psc_client *c,
+                          const struct wait_condition *until, ps_time deadline)
 {
     bool socket = false;
     int rc = 0;
@@ -410,7 +415,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             goto leave;
         }
         span_send_due(c);
-        rc = sleep_until(c, serves_others(c) ? 1 : missing(arg), deadline);
+        rc = sleep_until(c, wake_threshold_of(c, until), deadline);
     }
     if (rc == 0) {
         reader_poll_once(c);
@@ -427,23 +432,10 @@ leave:
     return rc;
 }
 
-static uint32_t one_missing(void *arg)
-{
-    (void)arg;
-    return 1;
-}
-
-int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
-                ps_time deadline)
-{
-    return client_wait_many(c, ready, one_missing, arg, deadline);
-}
-
-static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
-                      uint32_t (*missing)(void *arg), void *arg,
+static int wait_until(struct psc_client *c, const struct wait_condition *until,
                       ps_time deadline)
 {
-    while (!ready(arg)) {
+    while (!until->is_over(until->arg)) {
         int rc;
 
         client_reap_ops(c);
@@ -451,22 +443,28 @@ static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
             return c->rc;
         }
         rc = c->progress.has_reader ? wait_for_reader(c, deadline)
-                                    : wait_as_reader(c, missing, arg, deadline);
-        if (rc != 0 && !ready(arg)) {
+                                    : wait_as_reader(c, until, deadline);
+        if (rc != 0 && !until->is_over(until->arg)) {
             return c->rc != 0 ? c->rc : rc;
         }
     }
     return 0;
 }
 
-int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
-                     uint32_t (*missing)(void *arg), void *arg,
+int client_wait_many(struct psc_client *c, const struct wait_condition *until,
                      ps_time deadline)
 {
-    int rc = wait_until(c, ready, missing, arg, deadline);
+    int rc = wait_until(c, until, deadline);
 
     arm_poll(c);
     return rc;
+}
+
+int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                ps_time deadline)
+{
+    return client_wait_many(
+        c, &(struct wait_condition){.is_over = ready, .arg = arg}, deadline);
 }
 
 /* ------------------------------------------------------------------- loops */

@@ -9,15 +9,16 @@
 #include "base/time.h"
 
 struct psc_client;
+struct wait_condition;
 
 /* Waits until `ready` is true. Returns 0, PS_E_TIMEOUT or the client's failure.
  * Releases the mutex while it waits. */
 PS_MUST_USE int client_wait(struct psc_client *c, bool (*ready)(void *arg),
                             void *arg, ps_time deadline);
-/* As client_wait(); `missing` returns how many operations must still end at
- * least, so that fewer completions do not wake the thread. */
-PS_MUST_USE int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
-                                 uint32_t (*missing)(void *arg), void *arg,
+/* As client_wait(); fewer completions than are missing do not wake the
+ * thread. */
+PS_MUST_USE int client_wait_many(struct psc_client *c,
+                                 const struct wait_condition *until,
                                  ps_time deadline);
 /* Handles every message in the buffer of the socket. Reader only. */
 void client_accept_messages(struct psc_client *c);

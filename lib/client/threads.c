@@ -185,7 +185,7 @@ static void describe_wait(struct survey *s, const struct psc_client *c,
 {
     char name[PS_KEY_NAME_MAX + 64];
 
-    op_label(w->first(w->arg), name, sizeof(name));
+    op_label(w->until->first(w->until->arg), name, sizeof(name));
     ps_str_add(&s->does, s->does.len > 0 ? " and " : "in ");
     ps_str_add_visible(&s->does, name);
     if (several) {
@@ -213,7 +213,7 @@ static bool survey_client(struct survey *s, const struct psc_client *c,
     {
         const struct waiting *w = PS_CONTAINER(n, struct waiting, node);
 
-        if (w->is_limited || w->is_over(w->arg) ||
+        if (w->is_limited || w->until->is_over(w->until->arg) ||
             s->waiting_count == THREADS_MAX) {
             return false;
         }

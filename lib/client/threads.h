@@ -15,14 +15,23 @@ struct ps_msg_l_wait_query;
 struct psc_client;
 struct psc_op;
 
+/* End of a wait. */
+struct wait_condition {
+    bool (*is_over)(void *arg);
+    /* Operations that must still end at least; NULL: one. */
+    uint32_t (*missing)(void *arg);
+    /* The first operation that has not ended; some operation if all have. NULL:
+     * the wait is for something else. */
+    struct psc_op *(*first)(void *arg);
+    void *arg;
+};
+
 /* A thread that waits for operations, on its stack. */
 struct waiting {
     struct ps_list_node node;
     pid_t tid;
     bool is_limited; /* The wait ends at a time that the program gave. */
-    bool (*is_over)(void *arg);
-    struct psc_op *(*first)(void *arg); /* An operation that it waits for. */
-    void *arg;
+    const struct wait_condition *until;
 };
 
 /* Adds the client to those of this process, and removes it. Not locked. */
