@@ -333,7 +333,7 @@ void op_free(struct psc_op *op)
     if (op->hooks != NULL && op->hooks->fini != NULL) {
         op->hooks->fini(op);
     }
-    if (op->device != NULL) {
+    if (op->device != NULL && op->device->ops->release != NULL) {
         op->device->ops->release(op);
     }
     release_block(op);

@@ -141,7 +141,7 @@ struct op_result {
 struct op_device_ops {
     /* Copies bytes [from, from + bytes) of the result, which are in the memory
      * of the host at `data`, to `out`; the operation stays SENT. On failure the
-     * operation fails when it ends. */
+     * operation fails when it ends. NULL: results are copied as a whole. */
     void (*copy_part)(struct psc_op *op, const void *data, size_t from,
                       size_t bytes);
     /* Copies the rest of the result at `data`. 0: the operation may end;
@@ -149,7 +149,7 @@ struct op_device_ops {
      * error: it fails, with the detail of the client as its text. */
     int (*copy_result)(struct psc_op *op, const void *data);
     /* The operation is freed, or ends: no copy of it may be under way
-     * afterwards. */
+     * afterwards. NULL: it has no state. */
     void (*release)(struct psc_op *op);
     /* Sends the operation; NULL: it is sent as `m`. */
     int (*send)(struct psc_op *op, const struct ps_msg_l_op *m);

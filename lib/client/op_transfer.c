@@ -167,7 +167,8 @@ static bool may_copy_progress(const struct psc_op *op)
     if (out == NULL || op->detached || k->is_async || k->bytes < PIECES_MIN ||
         op->client->ring.memory == NULL ||
         (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST) ||
-        (op->hooks != NULL && !op->hooks->may_copy_progress(op))) {
+        (op->hooks != NULL && !op->hooks->may_copy_progress(op)) ||
+        (op->device != NULL && op->device->ops->copy_part == NULL)) {
         return false;
     }
     if (op->src.block != NULL && !op->src.staged) {

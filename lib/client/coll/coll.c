@@ -344,9 +344,7 @@ static void shadow_next(struct coll *k)
     k->kind = COLL_JOIN;
     rc = set_stage(k, COLL_AGREE) ? start_agree(k) : PSC_E_BUG;
     if (rc != 0) {
-        client_fail(k->op->client, rc, "join cannot go on: %s",
-                    ps_strerror(rc));
-        coll_fail(k, rc, NULL);
+        coll_fail_client(k, rc);
     }
 }
 

@@ -187,6 +187,9 @@ void coll_device_close(struct coll *k);
 
 const char *coll_kind_name(enum coll_kind kind);
 void coll_name(const struct coll *k, char *text, size_t size);
+/* Fails the collective, and the client, because the other ranks wait for data of
+ * this rank. */
+void coll_fail_client(struct coll *k, int rc);
 void coll_describe(struct psc_client *c, struct coll *k,
                    const struct coll_request *a);
 void coll_start_mismatch(struct coll *k);

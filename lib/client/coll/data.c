@@ -220,24 +220,8 @@ static int write_result(struct psc_op *part, const void *data)
     return rc;
 }
 
-/* Results of collectives are copied when they are complete. */
-static void ignore_part(struct psc_op *part, const void *data, size_t from,
-                        size_t bytes)
-{
-    (void)part;
-    (void)data;
-    (void)from;
-    (void)bytes;
-}
-
-static void keep_device(struct psc_op *part)
-{
-    (void)part; /* It is the collective's. */
-}
-
-static const struct op_device_ops part_ops = {.copy_part = ignore_part,
-                                              .copy_result = write_result,
-                                              .release = keep_device};
+/* Its state is that of the collective. */
+static const struct op_device_ops part_ops = {.copy_result = write_result};
 static const struct op_device part_device = {.ops = &part_ops};
 
 void coll_device_set(struct psc_op *part)
@@ -622,11 +606,7 @@ void coll_start_data(struct coll *k)
         rc = start_kind(k);
     }
     if (rc != 0) {
-        /* Out of memory in the middle: the other ranks wait for data of this
-         * rank, so the client must fail visibly. */
-        client_fail(k->op->client, rc, "%s cannot go on: %s",
-                    coll_kind_name(k->kind), ps_strerror(rc));
-        coll_fail(k, rc, NULL);
+        coll_fail_client(k, rc);
     }
     for (uint32_t i = first; i < k->subops.count; i++) {
         coll_subop_start(
@@ -647,8 +627,7 @@ void coll_start_splits(struct coll *k)
                               &words, &part);
 
     if (rc != 0) {
-        client_fail(c, rc, "alltoall cannot go on: %s", ps_strerror(rc));
-        coll_fail(k, rc, NULL);
+        coll_fail_client(k, rc);
         return;
     }
     memcpy(words + (size_t)c->id.rank * c->id.size * PS_FIXED_COLL_SPLIT_BYTES,
@@ -662,9 +641,7 @@ void coll_end_splits(struct coll *k)
     uint64_t *all = realloc(k->splits, (size_t)size * size * WORD_BYTES);
 
     if (all == NULL) {
-        client_fail(k->op->client, PSC_E_NOMEM, "alltoall cannot go on: %s",
-                    ps_strerror(PS_E_NOMEM));
-        coll_fail(k, PSC_E_NOMEM, NULL);
+        coll_fail_client(k, PSC_E_NOMEM);
         return;
     }
     memcpy(all, coll_subop_result(k->subops.list[k->subops.count - 1]),

@@ -41,6 +41,14 @@ void coll_name(const struct coll *k, char *text, size_t size)
     }
 }
 
+void coll_fail_client(struct coll *k, int rc)
+{
+    client_fail(k->op->client, rc, "%s cannot go on: %s",
+                coll_kind_name(k->is_join ? COLL_JOIN : k->kind),
+                ps_strerror(rc));
+    coll_fail(k, rc, NULL);
+}
+
 static void append_shape(struct ps_str *s, const struct coll_request *a)
 {
     const struct psc_array *shape = a->array;

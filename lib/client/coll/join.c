@@ -179,9 +179,7 @@ void coll_start_shadow(struct coll *k)
                               &words, &part);
 
     if (rc != 0) {
-        client_fail(c, rc, "%s cannot go on: %s", coll_kind_name(k->kind),
-                    ps_strerror(rc));
-        coll_fail(k, rc, NULL);
+        coll_fail_client(k, rc);
         return;
     }
     if (!k->is_join) {
@@ -356,8 +354,7 @@ enum coll_stage coll_end_shadow(struct coll *k)
         }
     }
     if (rc != 0) {
-        client_fail(c, rc, "join cannot go on: %s", ps_strerror(rc));
-        coll_fail(k, rc, NULL);
+        coll_fail_client(k, rc);
         return COLL_NO_DATA;
     }
     if (!k->is_join && k->op->args.reduce == PSC_MEAN &&

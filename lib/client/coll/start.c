@@ -298,7 +298,7 @@ free_op:
 static int start_coll(struct psc_client *c, struct coll_request *a,
                       const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, a->array, "array");
 
     if (rc != 0) {
         return rc;
@@ -320,9 +320,6 @@ int psc_allreduce_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_ALLREDUCE, .name = name, .array = array};
 
-    if (array == NULL) {
-        return client_enter_with(c, array, "array");
-    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -357,9 +354,6 @@ int psc_bcast_start(struct psc_client *c, const char *name,
 {
     struct coll_request a = {.kind = COLL_BCAST, .name = name, .array = array};
 
-    if (array == NULL) {
-        return client_enter_with(c, array, "array");
-    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -371,9 +365,6 @@ int psc_allgather_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_ALLGATHER, .name = name, .array = array};
 
-    if (array == NULL) {
-        return client_enter_with(c, array, "array");
-    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -385,9 +376,6 @@ int psc_reducescatter_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_REDUCESCATTER, .name = name, .array = array};
 
-    if (array == NULL) {
-        return client_enter_with(c, array, "array");
-    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -398,9 +386,6 @@ int psc_alltoall_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_ALLTOALL, .name = name, .array = array, .splits = splits};
 
-    if (array == NULL) {
-        return client_enter_with(c, array, "array");
-    }
     return start_coll(c, &a, o, ret_op);
 }
 

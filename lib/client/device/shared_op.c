@@ -72,15 +72,6 @@ static int send_shared(struct psc_op *op, const struct ps_msg_l_op *m)
     return rc != 0 ? rc : client_put(op->client, &msg);
 }
 
-static void copy_part(struct psc_op *op, const void *data, size_t from,
-                      size_t bytes)
-{
-    (void)op;
-    (void)data;
-    (void)from;
-    (void)bytes; /* The agent writes the result. */
-}
-
 static int copy_result(struct psc_op *op, const void *data)
 {
     struct shared_op *s = state_of(op);
@@ -122,10 +113,9 @@ static void release(struct psc_op *op)
     free(s);
 }
 
-static const struct op_device_ops shared_ops = {.copy_part = copy_part,
-                                                .copy_result = copy_result,
-                                                .release = release,
-                                                .send = send_shared};
+/* The agent writes results, so there are no parts to copy. */
+static const struct op_device_ops shared_ops = {
+    .copy_result = copy_result, .release = release, .send = send_shared};
 
 /* Uses the memory of an array, which may be NULL. False: the agent does not have
  * it. */
