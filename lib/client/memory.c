@@ -85,30 +85,42 @@ int psc_alloc(struct psc_client *c, size_t size, void **ret_data)
     return rc;
 }
 
-int psc_free(struct psc_client *c, void *data)
+/* Frees memory of psc_alloc(), or ends the use of registered memory. */
+static int free_block(struct psc_client *c, const void *data,
+                      bool is_registered)
 {
     struct ps_shm_block *b;
-    int rc;
+    int rc = data != NULL ? client_enter(c) : 0;
 
-    if (data == NULL) {
-        return 0;
-    }
-    rc = client_enter(c);
-    if (rc != 0) {
+    if (data == NULL || rc != 0) {
         return rc;
     }
-    b = ps_shm_find(&c->shm, data, 0);
-    if (b == NULL || ps_shm_data(b) != data ||
-        ps_shm_registered(&c->shm, data) != NULL) {
-        rc = client_error(c, PSC_E_INVAL, "not from psc_alloc");
+    b = ps_shm_registered(&c->shm, data);
+    if (!is_registered) {
+        b = b == NULL ? ps_shm_find(&c->shm, data, 0) : NULL;
+        b = b != NULL && ps_shm_data(b) == data ? b : NULL;
+    }
+    if (b == NULL) {
+        rc = client_error(c, PSC_E_INVAL,
+                          is_registered ? "no registered memory begins at %p"
+                                        : "the memory at %p is not from "
+                                          "psc_alloc()",
+                          data);
     } else if (b->uses > 0) {
         rc = client_error(c, PSC_E_AGAIN, "%u open operations use this memory",
                           b->uses);
+    } else if (is_registered) {
+        ps_shm_unregister(&c->shm, b);
     } else {
         ps_shm_put(&c->shm, b);
     }
     client_leave(c);
     return rc;
+}
+
+int psc_free(struct psc_client *c, void *data)
+{
+    return free_block(c, data, false);
 }
 
 /* -------------------------------------------------------- files of mappings */
@@ -397,26 +409,5 @@ int psc_buf_register(struct psc_client *c, void *data, size_t size,
 
 int psc_buf_unregister(struct psc_client *c, void *data)
 {
-    struct ps_shm_block *b;
-    int rc;
-
-    if (data == NULL) {
-        return 0;
-    }
-    rc = client_enter(c);
-    if (rc != 0) {
-        return rc;
-    }
-    b = ps_shm_registered(&c->shm, data);
-    if (b == NULL) {
-        rc = client_error(c, PSC_E_INVAL, "no registered memory begins at %p",
-                          data);
-    } else if (b->uses > 0) {
-        rc = client_error(c, PSC_E_AGAIN, "%u open operations use this memory",
-                          b->uses);
-    } else {
-        ps_shm_unregister(&c->shm, b);
-    }
-    client_leave(c);
-    return rc;
+    return free_block(c, data, true);
 }

@@ -217,9 +217,8 @@ static int send_op(struct psc_op *op)
     };
     if (op->device != NULL && op->device->ops->send != NULL) {
         rc = op->device->ops->send(op, &m);
-    } else if (!client_push_op(op->client, &m)) {
-        rc = client_put(op->client,
-                        &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = m});
+    } else {
+        rc = client_put_op(op->client, &m);
     }
     if (rc != 0) {
         return rc;
@@ -478,17 +477,15 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
 void op_send_progress(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const struct ps_msg m = {.code = PS_MSG_L_OP,
-                             .l_op = {.op_id = op->id,
-                                      .op = PS_OP_PROGRESS,
-                                      .key = op->key->agent_number,
-                                      .offset = op->src.bytes_ready}};
     int rc;
 
     if (op->state != OP_SENT && op->state != OP_COPYING) {
         return;
     }
-    rc = client_push_op(c, &m.l_op) ? 0 : client_put(c, &m);
+    rc = client_put_op(c, &(struct ps_msg_l_op){.op_id = op->id,
+                                                .op = PS_OP_PROGRESS,
+                                                .key = op->key->agent_number,
+                                                .offset = op->src.bytes_ready});
     if (rc != 0) {
         client_fail(c, rc,
                     "cannot report the progress of '%s' to the agent: %s",

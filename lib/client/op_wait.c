@@ -684,11 +684,10 @@ static void cancel_queued(struct psc_op *op)
 static int cancel_pull(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const struct ps_msg m = {.code = PS_MSG_L_OP,
-                             .l_op = {.op_id = op->id,
-                                      .op = PS_OP_CANCEL,
-                                      .key = op->key->agent_number}};
-    int rc = client_push_op(c, &m.l_op) ? 0 : client_put(c, &m);
+    int rc = client_put_op(c,
+                           &(struct ps_msg_l_op){.op_id = op->id,
+                                                 .op = PS_OP_CANCEL,
+                                                 .key = op->key->agent_number});
 
     if (rc != 0) {
         return client_error(c, rc, "cannot write to the agent: %s",

@@ -106,7 +106,8 @@ int client_put(struct psc_client *c, const struct ps_msg *msg)
     return ps_sock_put(c->sock, msg, -1);
 }
 
-bool client_push_op(struct psc_client *c, const struct ps_msg_l_op *m)
+/* False: it must use the socket. */
+static bool push_op(struct psc_client *c, const struct ps_msg_l_op *m)
 {
     if (c->ring.memory == NULL ||
         (c->ring.is_full &&
@@ -117,6 +118,13 @@ bool client_push_op(struct psc_client *c, const struct ps_msg_l_op *m)
                                        ps_sock_frames(c->sock));
     c->ring.needs_wake = c->ring.needs_wake || !c->ring.is_full;
     return !c->ring.is_full;
+}
+
+int client_put_op(struct psc_client *c, const struct ps_msg_l_op *m)
+{
+    return push_op(c, m) ? 0
+                         : client_put(c, &(struct ps_msg){.code = PS_MSG_L_OP,
+                                                          .l_op = *m});
 }
 
 static void wake_agent(struct psc_client *c)

@@ -284,8 +284,9 @@ void client_signal_poll(struct psc_client *c);
 /* Queues a message. Without an agent it is dropped, because all open state is
  * sent to the next agent. */
 PS_MUST_USE int client_put(struct psc_client *c, const struct ps_msg *msg);
-/* Puts an operation into the ring. False: it must use the socket. */
-bool client_push_op(struct psc_client *c, const struct ps_msg_l_op *m);
+/* Queues an operation, in the ring if that has room. */
+PS_MUST_USE int client_put_op(struct psc_client *c,
+                              const struct ps_msg_l_op *m);
 /* Sends queued messages; a failure ends every operation. */
 void client_flush(struct psc_client *c);
 /* client_put() and client_flush(). */

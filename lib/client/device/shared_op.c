@@ -272,7 +272,9 @@ int psc_free_device(struct psc_client *c, void *data)
     }
     m = shared_memory_find(c, data, 0);
     if (m == NULL || m->at != (uintptr_t)data) {
-        rc = client_error(c, PSC_E_INVAL, "not from psc_alloc_device");
+        rc = client_error(c, PSC_E_INVAL,
+                          "the memory at %p is not from psc_alloc_device()",
+                          data);
     } else if (m->uses > 0) {
         rc = client_error(c, PSC_E_AGAIN, "%u open operations use this memory",
                           m->uses);
