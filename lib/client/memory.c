@@ -34,8 +34,7 @@ static int on_arena_made(void *ctx, uint32_t region, int fd, uint64_t size)
                              .l_region = {.region = region, .size = size}};
 
     if (c->rc == 0 && c->reattach.link != LINK_UP) {
-        close(fd); /* The next agent gets all arenas offered. */
-        return 0;
+        return 0; /* The next agent gets all arenas offered. */
     }
     /* Flushed with the operation that uses the arena. */
     return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &m, fd);

@@ -27,7 +27,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -162,6 +161,7 @@ static void open_ring(struct psc_client *c, uint32_t layout)
     struct ps_msg m = {.code = PS_MSG_L_RING};
     void *memory;
     int fd;
+    int rc;
 
     if (layout == 0 || layout != ps_ring_layout() || c->ring.memory != NULL) {
         return;
@@ -170,8 +170,9 @@ static void open_ring(struct psc_client *c, uint32_t layout)
     if (ps_shm_make(ps_ring_bytes(), &memory, &fd) != 0) {
         return;
     }
-    if (ps_sock_put(c->sock, &m, fd) != 0) {
-        close(fd);
+    rc = ps_sock_put(c->sock, &m, fd);
+    close(fd);
+    if (rc != 0) {
         munmap(memory, ps_ring_bytes());
         return;
     }
@@ -283,13 +284,8 @@ static int offer_segment(struct psc_client *c, const struct residual_segment *k)
     const struct ps_msg m = {
         .code = PS_MSG_L_RESIDUAL_SEGMENT,
         .l_residual_segment = {.segment = k->number, .size = k->size}};
-    int fd = fcntl(k->fd, F_DUPFD_CLOEXEC, 0);
-    int rc = fd < 0 ? PSC_E_SYS : ps_sock_put(c->sock, &m, fd);
 
-    if (rc != 0 && fd >= 0) {
-        close(fd);
-    }
-    return rc;
+    return ps_sock_put(c->sock, &m, k->fd);
 }
 
 /* ------------------------------------------------------------------ losing */

@@ -128,23 +128,6 @@ void ps_shm_unmap_foreign(const void *data, uint64_t size)
     munmap((void *)(uintptr_t)data, (size_t)size);
 }
 
-/* Announces memory of `size` bytes by a copy of the descriptor. */
-static int ps_shm_announce(const struct ps_shm *s, uint32_t region, int fd,
-                           uint64_t size)
-{
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    int rc;
-
-    if (copy < 0) {
-        return ps_err_from_errno(errno);
-    }
-    rc = s->hooks.on_made(s->hooks.ctx, region, copy, size);
-    if (rc != 0) {
-        close(copy);
-    }
-    return rc;
-}
-
 /* ------------------------------------------------- registered memory: files */
 
 struct file {
@@ -203,7 +186,7 @@ static int obtain_file(struct ps_shm *s, const struct ps_shm_mapping *m,
         *ret_file = f;
         return 0;
     }
-    rc = ps_shm_announce(s, s->next_region, m->fd, m->file_size);
+    rc = s->hooks.on_made(s->hooks.ctx, s->next_region, m->fd, m->file_size);
     if (rc != 0) {
         return rc;
     }
@@ -233,7 +216,7 @@ static int ps_shm_announce_buffers(const struct ps_shm *s)
         const struct file *f = &s->buffers->files[i];
 
         if (f->uses > 0) {
-            rc = ps_shm_announce(s, f->region, f->fd, f->size);
+            rc = s->hooks.on_made(s->hooks.ctx, f->region, f->fd, f->size);
         }
     }
     return rc;
@@ -553,7 +536,7 @@ static int map_arena(struct ps_shm_arena *a)
 
 static int announce_arena(const struct ps_shm *s, const struct ps_shm_arena *a)
 {
-    return ps_shm_announce(s, a->region, a->fd, a->size);
+    return s->hooks.on_made(s->hooks.ctx, a->region, a->fd, a->size);
 }
 
 int ps_shm_announce_all(struct ps_shm *s)

@@ -24,8 +24,7 @@ struct ps_shm_block {
 };
 
 struct ps_shm_hooks {
-    /* Announces a new arena. The callee owns `fd` when it returns 0; an error
-     * undoes the arena. */
+    /* Announces a new arena; an error undoes it. */
     int (*on_made)(void *ctx, uint32_t region, int fd, uint64_t size);
     void (*on_freed)(void *ctx, uint32_t region);
     /* An arena at `data` is about to be unmapped. */

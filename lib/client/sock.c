@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -343,25 +344,35 @@ static int reserve_tx(struct ps_sock *s, size_t more)
     return 0;
 }
 
+/* Keeps a copy of the descriptor for the frame that comes next. */
+static int keep_fd(struct ps_sock *s, int fd)
+{
+    int rc = client_grow(&s->passed_fds, s->passed_fd_count, &s->passed_fd_cap,
+                         sizeof(*s->passed_fds));
+    int copy = rc == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+
+    if (copy < 0) {
+        return rc != 0 ? rc : ps_err_from_errno(errno);
+    }
+    s->passed_fds[s->passed_fd_count++] = (struct passed_fd){
+        .stream_offset = s->tx_at + (s->tx_to - s->tx_from), .fd = copy};
+    return 0;
+}
+
 int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg, int fd)
 {
     size_t len;
     int rc = reserve_tx(s, ps_msg_encoded_bound(msg));
 
-    if (rc == 0 && fd >= 0) {
-        rc = client_grow(&s->passed_fds, s->passed_fd_count, &s->passed_fd_cap,
-                         sizeof(*s->passed_fds));
-    }
     if (rc == 0) {
         rc = ps_msg_encode(msg, PS_PROTOCOL, 0, s->tx + s->tx_to,
                            s->tx_cap - s->tx_to, &len);
     }
+    if (rc == 0 && fd >= 0) {
+        rc = keep_fd(s, fd);
+    }
     if (rc != 0) {
         return rc;
-    }
-    if (fd >= 0) {
-        s->passed_fds[s->passed_fd_count++] = (struct passed_fd){
-            .stream_offset = s->tx_at + (s->tx_to - s->tx_from), .fd = fd};
     }
     s->tx_to += len;
     s->frames++;

@@ -30,8 +30,7 @@ PS_MUST_USE int ps_sock_dial(struct ps_sock *s, const char *path,
  * readable, until the next call; < 0: no timer. */
 PS_MUST_USE int ps_sock_alarm(struct ps_sock *s, int after_ms);
 
-/* Queues a message. A descriptor `fd` >= 0 is sent with it; on success the
- * socket owns it and closes it when it is sent. */
+/* Queues a message. A copy of the descriptor `fd` >= 0 is sent with it. */
 PS_MUST_USE int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg,
                             int fd);
 /* Queues an encoded message. */

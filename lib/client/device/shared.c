@@ -5,7 +5,6 @@
 #include "client/state.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -152,8 +151,6 @@ static int shared_memory_announce(struct psc_client *c, struct shared_memory *m)
                                       .size = m->size,
                                       .uuid = {.data = m->uuid.bytes,
                                                .len = SHARED_UUID_BYTES}}};
-    int fd;
-    int rc;
 
     m->answer = ANSWER_NONE;
     m->error = 0;
@@ -170,17 +167,8 @@ static int shared_memory_announce(struct psc_client *c, struct shared_memory *m)
     if (m->fd < 0) {
         msg.l_device.handle = (struct ps_bytes){.data = m->handle.bytes,
                                                 .len = SHARED_HANDLE_BYTES};
-        return client_put(c, &msg);
     }
-    fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) {
-        return PS_E_NOMEM;
-    }
-    rc = ps_sock_put(c->sock, &msg, fd);
-    if (rc != 0) {
-        close(fd);
-    }
-    return rc;
+    return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &msg, m->fd);
 }
 
 /* The agent unmaps memory that it has. */
@@ -691,10 +679,6 @@ static void shared_events_free(struct psc_client *c)
         free(e);
     }
 }
-
-/* ------------------------------------------------------------------- calls */
-
-/* ------------------------------------------------------------------ memory */
 
 /* --------------------------------------------------------------- the agent */
 
