@@ -14,9 +14,6 @@
 #include <string.h>
 
 _Static_assert(PS_KERNEL_KEPT == PS_KEPT_RESULT, "plugin.h has no result");
-_Static_assert(sizeof(struct ps_square_sum) ==
-                   (PS_SQUARE_SUM_DIGITS + 1) * sizeof(uint64_t),
-               "plugin.h passes square sums as words");
 
 /* Failure of the device: the first thread that meets it writes the text. */
 enum ps_device_failure { PS_DEVICE_WORKS, PS_DEVICE_FAILING, PS_DEVICE_FAILED };
@@ -41,11 +38,11 @@ static int check_table(const struct ps_kernel_api *api, struct ps_str *why)
         ps_str_add(why, "it has no symbol " PS_KERNEL_SYMBOL);
         return PS_E_UNSUPPORTED;
     }
-    if (api->abi != PS_KERNEL_ABI || api->size != sizeof(*api)) {
+    if (api->abi != PS_KERNEL_ABI || api->size != PS_KERNEL_SIZE) {
         ps_str_addf(why,
                     "its interface is version %u of %u bytes, not version %u "
                     "of %u bytes: install the module of this version",
-                    api->abi, api->size, PS_KERNEL_ABI, (unsigned)sizeof(*api));
+                    api->abi, api->size, PS_KERNEL_ABI, PS_KERNEL_SIZE);
         return PS_E_VERSION;
     }
     return 0;
@@ -509,101 +506,31 @@ static void note_failure(struct ps_device *d, const char *why)
     }
 }
 
-static struct ps_kernel_codec codec_of(const struct ps_codec *c,
-                                       uint64_t stream, uint64_t count)
+static struct ps_kernel_code code_of(const struct ps_codec *c, uint64_t count)
 {
-    return (struct ps_kernel_codec){
-        .kind = (uint32_t)c->kind,
-        .feedback = c->feedback,
-        .scaling = c->scaling,
-        .l2 = c->l2,
-        .threshold = c->threshold,
-        .momentum = c->momentum,
-        .k = c->k,
-        .seed = c->seed,
-        .stream = stream,
-        .kept = ps_codec_kept(c, count),
-        .bytes = ps_codec_bytes(c, count),
-        .levels = c->levels,
-    };
-}
-
-static struct ps_kernel_sgd sgd_of(const struct ps_sgd *s)
-{
-    return (struct ps_kernel_sgd){.lr = s->lr,
-                                  .momentum = s->momentum,
-                                  .wd = s->wd,
-                                  .rescale = s->rescale,
-                                  .clip = s->clip};
-}
-
-static struct ps_kernel_step step_of(const struct ps_step *s)
-{
-    return (struct ps_kernel_step){
-        .kind = (uint32_t)s->kind,
-        .states = ps_step_states(s->kind),
-        .lr = s->lr,
-        .wd = s->wd,
-        .rescale = s->rescale,
-        .clip = s->clip,
-        .beta1 = s->beta1,
-        .beta2 = s->beta2,
-        .epsilon = s->epsilon,
-        .k = {s->k[0], s->k[1], s->k[2]},
-        .noise_key = s->noise.key,
-        .noise_step = s->noise.step,
-        .first_index = s->first_index,
-    };
-}
-
-static struct ps_kernel_job plain_job(const struct ps_job *job, uint64_t from,
-                                      uint64_t to)
-{
-    return (struct ps_kernel_job){
-        .op = (uint32_t)job->op,
-        .dtype = (uint32_t)job->dtype,
-        .fold = (uint32_t)job->fold,
-        .storage_dtype = (uint32_t)job->storage_dtype,
-        .src_is_float32 = job->src_is_float32,
-        .direction_only = job->direction_only,
-        .src_count = job->src_count,
-        .count = job->count,
-        .from = from,
-        .to = to,
-        .divide_by = job->divide_by,
-        .src = job->src,
-        .level = job->level,
-        .dst = job->dst,
-        .weight = job->weight,
-        .master = job->master,
-        .state = job->state,
-        .states = {job->states[0], job->states[1], job->states[2]},
-        .square_sum = (uint64_t *)job->square_sum,
-        .weight_square_sum = (uint64_t *)job->weight_square_sum,
-        .sgd = sgd_of(&job->sgd),
-        .step = step_of(&job->step),
-        .src_codec = codec_of(&job->src_codec, job->src_rng_stream, job->count),
-        .codec = codec_of(&job->codec, job->rng_stream, job->count),
-        .residual = job->residual,
-        .moment = job->moment,
-        .prior.residual = job->prior.residual,
-        .prior.moment = job->prior.moment,
-        .decoded = job->decoded,
-    };
+    return (struct ps_kernel_code){.bytes = ps_codec_bytes(c, count),
+                                   .kept = ps_codec_kept(c, count)};
 }
 
 /* On the device as far as it can, the rest on the CPU. */
 static int run_checked(struct ps_device *d, const struct ps_job *job,
                        struct ps_device_use *use, uint64_t from, uint64_t to)
 {
-    struct ps_kernel_job plain = plain_job(job, from, to);
+    struct ps_kernel_range range = {
+        .job = job,
+        .from = from,
+        .to = to,
+        .code = code_of(&job->codec, job->count),
+        .src_code = code_of(&job->src_codec, job->count),
+        .states = ps_step_states(job->step.kind),
+    };
     char why[PS_KERNEL_WHY_MAX] = "";
     uint64_t done = from;
 
     if (use != NULL) {
-        name_copies(use, job, plain.kept);
+        name_copies(use, job, range.kept);
     }
-    int rc = d->api->submit(d->kernel, &plain, &done, why, sizeof(why));
+    int rc = d->api->submit(d->kernel, &range, &done, why, sizeof(why));
 
     if (rc == 0) {
         atomic_fetch_add(&d->computed, 1);

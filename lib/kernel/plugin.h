@@ -1,66 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic in a module that is loaded at run time: the table that it exports,
- * and a job in types of fixed width. device.h loads modules and gives them
- * jobs; cuda/ is the one for GPUs. A module and its user may be of different
- * builds: both compare PS_KERNEL_ABI, which grows with each change of this file
- * and of the numbers of the enumerations that it names. */
+/* Arithmetic in a module that is loaded at run time: the table that it exports.
+ * device.h loads modules and gives them jobs; cuda/ is the one for GPUs. A module
+ * and its user may be of different builds: both compare PS_KERNEL_ABI, which grows
+ * with each change of this file, of struct ps_job and what it consists of, and of
+ * the numbers of their enumerations; and the size of both structs. */
 #pragma once
+
+#include "kernel/kernel.h"
 
 #include <stdint.h>
 
-#define PS_KERNEL_ABI     2u
+#define PS_KERNEL_ABI     3u
 #define PS_KERNEL_SYMBOL  "ps_kernel_plugin"
 
 /* Text of a reason, with its end. */
 #define PS_KERNEL_WHY_MAX 256u
 
-/* struct ps_codec, with lengths that belong to it. */
-struct ps_kernel_codec {
-    uint32_t kind; /* enum ps_codec_kind */
-    uint32_t feedback;
-    uint32_t scaling;
-    uint32_t l2;
-    float threshold;
-    float momentum;
-    double k;
-    uint64_t seed;
-    uint64_t stream;
-    uint64_t kept;  /* Elements that topk and randomk keep. */
+/* Lengths that belong to a codec and the elements of a job. */
+struct ps_kernel_code {
     uint64_t bytes; /* Of the encoded form. */
-    uint32_t levels;
-    uint32_t reserved;
-};
-
-/* struct ps_sgd */
-struct ps_kernel_sgd {
-    double lr;
-    double momentum;
-    double wd;
-    double rescale;
-    double clip;
-};
-
-/* struct ps_step */
-struct ps_kernel_step {
-    uint32_t kind; /* enum ps_step_kind */
-    uint32_t states;
-    double lr;
-    double wd;
-    double rescale;
-    double clip;
-    double beta1;
-    double beta2;
-    double epsilon;
-    double k[3];
-    uint64_t noise_key;
-    uint64_t noise_step;
-    uint64_t first_index;
-};
-
-/* struct ps_job_prior */
-struct ps_kernel_prior {
-    const float *residual;
-    const float *moment;
+    uint64_t kept;  /* Elements that topk and randomk keep. */
 };
 
 /* An array that stays in the device's memory, by device_alloc(). It is updated
@@ -74,41 +33,17 @@ struct ps_kernel_kept {
  * weights. */
 #define PS_KERNEL_KEPT 5u
 
-/* Elements [from, to) of a struct ps_job that has been checked: dense, not
+/* Elements [from, to) of a job that has been checked: dense, not
  * PS_JOB_ENCODE_EACH, and whole if it encodes. `from` is a multiple of 16. All
- * addresses are of the host's memory. */
-struct ps_kernel_job {
-    uint32_t op;            /* enum ps_job_op */
-    uint32_t dtype;         /* enum ps_dtype */
-    uint32_t fold;          /* enum ps_fold */
-    uint32_t storage_dtype; /* enum ps_dtype */
-    uint32_t src_is_float32;
-    uint32_t direction_only;
-    uint32_t src_count;
-    uint32_t reserved;
-    uint64_t count;
+ * addresses are of the host's memory; to the square sums, other threads add,
+ * too. */
+struct ps_kernel_range {
+    const struct ps_job *job; /* Its buffers, `kept`, are not for the module. */
     uint64_t from;
     uint64_t to;
-    uint64_t divide_by;
-    const void *const *src;
-    const uint8_t *level;
-    void *dst;
-    const void *weight;
-    void *master;
-    void *state;
-    void *states[3];
-    /* Words of struct ps_square_sum, to which other threads add, too; or
-     * NULL. */
-    uint64_t *square_sum;
-    uint64_t *weight_square_sum;
-    struct ps_kernel_sgd sgd;
-    struct ps_kernel_step step;
-    struct ps_kernel_codec src_codec;
-    struct ps_kernel_codec codec;
-    float *residual;
-    float *moment;
-    struct ps_kernel_prior prior;
-    float *decoded;
+    struct ps_kernel_code code;     /* Of the result, */
+    struct ps_kernel_code src_code; /* and of a source. */
+    uint32_t states;                /* Of the optimizer. */
     struct ps_kernel_kept kept[PS_KERNEL_KEPT];
 };
 
@@ -132,24 +67,20 @@ struct ps_kernel_options {
  * several at a time. */
 struct ps_kernel_api {
     uint32_t abi;  /* PS_KERNEL_ABI */
-    uint32_t size; /* Of this struct. */
-    const char *name;
+    uint32_t size; /* PS_KERNEL_SIZE */
     /* Finds the driver and the device. */
     int32_t (*open)(const struct ps_kernel_options *opt, void **ret_kernel,
                     char *why, uint64_t why_cap);
     /* NULL is allowed. */
     void (*close)(void *kernel);
-    /* Computes a job; returns when the results are in the host's memory. On
-     * failure, elements below *ret_done have their results, and those from
-     * there on are as before; *ret_done is job->from or `to`, or a multiple of
+    /* Computes the elements; returns when the results are in the host's memory.
+     * On failure, elements below *ret_done have their results, and those from
+     * there on are as before; *ret_done is `from` or `to`, or a multiple of
      * 16. PS_E_UNSUPPORTED: not a job for this module. PS_E_NOMEM: too little
      * memory for now. After these two, that holds for arrays that stay, too.
      * Anything else: the device has failed. */
-    int32_t (*submit)(void *kernel, const struct ps_kernel_job *job,
+    int32_t (*submit)(void *kernel, const struct ps_kernel_range *range,
                       uint64_t *ret_done, char *why, uint64_t why_cap);
-    /* Memory of the host that the device reads and writes by itself. */
-    int32_t (*alloc)(void *kernel, uint64_t bytes, void **ret_memory);
-    void (*release)(void *kernel, void *memory);
     /* Writes name, memory and libraries of the device, for a log. */
     void (*describe)(void *kernel, char *text, uint64_t cap);
     /* Memory of the device, uninitialized. PS_E_NOMEM, or the device has
@@ -166,3 +97,7 @@ struct ps_kernel_api {
                         uint64_t bytes);
     void (*stats)(void *kernel, struct ps_kernel_stats *ret);
 };
+
+/* Of the table and of a job. */
+#define PS_KERNEL_SIZE                                                         \
+    ((uint32_t)(sizeof(struct ps_kernel_api) + sizeof(struct ps_job)))

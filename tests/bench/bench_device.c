@@ -344,59 +344,22 @@ static enum ps_job_op op_of(unsigned kind)
     return kind == SUM_4 ? PS_JOB_SUM : kind == ADAM ? PS_JOB_STEP : PS_JOB_SGD;
 }
 
-static void keep_arrays(struct ps_kernel_job *job)
+static void keep_arrays(struct ps_kernel_range *range)
 {
-    job->kept[PS_KEPT_WEIGHT] = (struct ps_kernel_kept){.address = dst,
-                                                        .is_current = 1};
+    range->kept[PS_KEPT_WEIGHT] = (struct ps_kernel_kept){.address = dst,
+                                                          .is_current = 1};
     for (unsigned i = 0; i < 2; i++) {
-        job->kept[PS_KEPT_STATE_0 + i] = (struct ps_kernel_kept){
+        range->kept[PS_KEPT_STATE_0 + i] = (struct ps_kernel_kept){
             .address = src[1 + i], .is_current = 1, .stays = 1};
     }
 }
 
-static void run_on_device(unsigned number)
+static struct ps_job job_of(unsigned kind)
 {
-    const unsigned kind = number % KEPT;
-    char why[PS_KERNEL_WHY_MAX] = "";
-    uint64_t done;
-    struct ps_kernel_job job = {
-        .op = (uint32_t)op_of(kind),
-        .dtype = PS_DTYPE_FLOAT32,
-        .storage_dtype = PS_DTYPE_FLOAT32,
-        .count = bytes / 4,
-        .to = bytes / 4,
-        .src = (const void *const *)array,
-        .src_count = kind == SUM_4 ? 4 : 1,
-        .dst = array[4],
-        .weight = array[5],
-        .state = array[6],
-        .states = {array[6], array[7]},
-        .sgd = {.lr = 0.1,
-                .momentum = kind == MOMENTUM ? 0.9 : 0,
-                .rescale = 1},
-        .step = {.kind = (uint32_t)adam.kind,
-                 .states = 2,
-                 .lr = adam.lr,
-                 .rescale = adam.rescale,
-                 .beta1 = adam.beta1,
-                 .beta2 = adam.beta2,
-                 .epsilon = adam.epsilon},
-    };
-
-    if (number >= KEPT) {
-        keep_arrays(&job);
-    }
-    if (ps_kernel_plugin.submit(c, &job, &done, why, sizeof(why)) != 0) {
-        fprintf(stderr, "bench_device: job %u: %s\n", kind, why);
-        exit(1);
-    }
-}
-
-static void run_on_cpu(unsigned kind)
-{
-    const struct ps_job job = {
+    return (struct ps_job){
         .op = op_of(kind),
         .dtype = PS_DTYPE_FLOAT32,
+        .storage_dtype = PS_DTYPE_FLOAT32,
         .count = bytes / 4,
         .src = (const void *const *)array,
         .src_count = kind == SUM_4 ? 4 : 1,
@@ -409,6 +372,28 @@ static void run_on_cpu(unsigned kind)
                 .rescale = 1},
         .step = adam,
     };
+}
+
+static void run_on_device(unsigned number)
+{
+    const unsigned kind = number % KEPT;
+    const struct ps_job job = job_of(kind);
+    struct ps_kernel_range range = {.job = &job, .to = job.count, .states = 2};
+    char why[PS_KERNEL_WHY_MAX] = "";
+    uint64_t done;
+
+    if (number >= KEPT) {
+        keep_arrays(&range);
+    }
+    if (ps_kernel_plugin.submit(c, &range, &done, why, sizeof(why)) != 0) {
+        fprintf(stderr, "bench_device: job %u: %s\n", kind, why);
+        exit(1);
+    }
+}
+
+static void run_on_cpu(unsigned kind)
+{
+    const struct ps_job job = job_of(kind);
 
     if (ps_kernel_run(&job) != 0) {
         fprintf(stderr, "bench_device: the CPU refused job %u\n", kind);

@@ -32,22 +32,24 @@ static void fake_close(void *kernel)
     (void)kernel;
 }
 
-static int32_t fake_submit(void *kernel, const struct ps_kernel_job *job,
+static int32_t fake_submit(void *kernel, const struct ps_kernel_range *range,
                            uint64_t *ret_done, char *why, uint64_t why_cap)
 {
-    uint64_t to = job->to;
+    const struct ps_job *job = range->job;
+    uint64_t to = range->to;
 
     (void)kernel;
     (void)why;
     (void)why_cap;
-    *ret_done = job->from;
-    if (job->dtype != PS_DTYPE_FLOAT32 || job->op != 0 || job->src_count != 2) {
+    *ret_done = range->from;
+    if (job->dtype != PS_DTYPE_FLOAT32 || job->op != PS_JOB_SUM ||
+        job->src_count != 2) {
         return PS_E_UNSUPPORTED;
     }
 #if defined(FAKE_SUBMIT)
-    to = job->from + 16 < to ? job->from + 16 : to;
+    to = range->from + 16 < to ? range->from + 16 : to;
 #endif
-    for (uint64_t i = job->from; i < to; i++) {
+    for (uint64_t i = range->from; i < to; i++) {
         ((float *)job->dst)[i] = ((const float *)job->src[0])[i] +
                                  ((const float *)job->src[1])[i];
     }
@@ -58,20 +60,6 @@ static int32_t fake_submit(void *kernel, const struct ps_kernel_job *job,
 #else
     return 0;
 #endif
-}
-
-static int32_t fake_alloc(void *kernel, uint64_t bytes, void **ret_memory)
-{
-    (void)kernel;
-    (void)bytes;
-    (void)ret_memory;
-    return PS_E_NOMEM;
-}
-
-static void fake_release(void *kernel, void *memory)
-{
-    (void)kernel;
-    (void)memory;
 }
 
 static void fake_describe(void *kernel, char *text, uint64_t cap)
@@ -131,13 +119,10 @@ const struct ps_kernel_api ps_kernel_plugin = {
 #else
     .abi = PS_KERNEL_ABI,
 #endif
-    .size = sizeof(struct ps_kernel_api),
-    .name = "fake",
+    .size = PS_KERNEL_SIZE,
     .open = fake_open,
     .close = fake_close,
     .submit = fake_submit,
-    .alloc = fake_alloc,
-    .release = fake_release,
     .describe = fake_describe,
     .device_alloc = fake_device_alloc,
     .device_free = fake_device_free,

@@ -85,7 +85,7 @@ static void modules_that_cannot_be_used_say_why(void **state)
                              "module");
     assert_refused("none", PS_E_NOENT, "kernel_fake_none.so: cannot open");
     assert_refused("symbol", PS_E_UNSUPPORTED, "has no symbol");
-    assert_refused("abi", PS_E_VERSION, "its interface is version 3");
+    assert_refused("abi", PS_E_VERSION, "its interface is version 4");
     assert_refused("open", PS_E_NOENT, "the fake has no device");
 }
 

@@ -13,7 +13,8 @@
 
 struct run {
     struct ps_cuda *c;
-    const struct ps_kernel_job *job;
+    const struct ps_kernel_range *range;
+    const struct ps_job *job; /* That of the range. */
     struct ps_cuda_plan plan;
     const char *call; /* The call that failed. */
     ps_cu_result error;
@@ -80,13 +81,13 @@ static void fill_table(const struct run *r, struct ps_cuda_slot *s)
 static void copy_inputs(const struct run *r, struct ps_cuda_slot *s)
 {
     const struct ps_cuda_plan *p = &r->plan;
-    const struct ps_kernel_job *job = r->job;
+    const struct ps_job *job = r->job;
 
     if (ps_cuda_has(p, PS_CUDA_TABLE)) {
         fill_table(r, s);
     }
     for (uint32_t i = 0; i < job->src_count; i++) {
-        const uint64_t bytes = p->src_size == 0 ? job->src_codec.bytes
+        const uint64_t bytes = p->src_size == 0 ? r->range->src_code.bytes
                                                 : s->count * p->src_size;
 
         memcpy(s->host + ps_cuda_source_at(p, i),
@@ -154,9 +155,14 @@ static bool copy_to_host(struct run *r, const struct ps_cuda_slot *s)
     return is_good;
 }
 
+_Static_assert(sizeof(struct ps_square_sum) ==
+                   PS_CUDA_SQUARE_WORDS * sizeof(uint64_t),
+               "a square sum consists of words");
+
 static void add_rows(const struct run *r, const struct ps_cuda_slot *s,
-                     enum ps_cuda_array a, uint64_t *sum)
+                     enum ps_cuda_array a, struct ps_square_sum *to)
 {
+    uint64_t *sum = (uint64_t *)to;
     const uint64_t *row = (const uint64_t *)(const void *)(s->host +
                                                            r->plan.spans[a].at);
 
@@ -194,28 +200,13 @@ static void copy_results(const struct run *r, const struct ps_cuda_slot *s)
 
 /* ----------------------------------------------------------------- kernels */
 
-static struct ps_codec codec_of(const struct ps_kernel_codec *c)
-{
-    return (struct ps_codec){
-        .kind = (enum ps_codec_kind)c->kind,
-        .feedback = c->feedback != 0,
-        .scaling = c->scaling != 0,
-        .l2 = c->l2 != 0,
-        .threshold = c->threshold,
-        .momentum = c->momentum,
-        .k = c->k,
-        .levels = c->levels,
-        .seed = c->seed,
-    };
-}
-
 static bool decode_sources(struct run *r, struct ps_cuda_slot *s)
 {
     struct ps_cuda_codec k = {
-        .codec = codec_of(&r->job->src_codec),
-        .stream = r->job->src_codec.stream,
+        .codec = r->job->src_codec,
+        .stream = r->job->src_rng_stream,
         .count = r->job->count,
-        .kept = r->job->src_codec.kept,
+        .kept = r->range->src_code.kept,
         .from = s->first,
         .n = s->count,
     };
@@ -255,7 +246,7 @@ enum ps_cuda_kernel ps_cuda_fold_kernel(uint32_t dtype)
     return PS_CUDA_ps_fold_bool;
 }
 
-static enum ps_cuda_kernel fold_kernel(const struct ps_kernel_job *job)
+static enum ps_cuda_kernel fold_kernel(const struct ps_job *job)
 {
     if (ps_cuda_widens(job)) {
         return job->storage_dtype == PS_DTYPE_FLOAT16
@@ -271,7 +262,7 @@ static bool add_two(struct run *r, const struct ps_cuda_slot *s)
 {
     static const float one = 1;
     static const double one_double = 1;
-    const struct ps_kernel_job *job = r->job;
+    const struct ps_job *job = r->job;
     const int count = (int)s->count;
     void *to = operand_at(r, s, 0);
     const void *from = operand_at(r, s, 1);
@@ -287,7 +278,7 @@ static bool add_two(struct run *r, const struct ps_cuda_slot *s)
 
 static bool is_for_blas(const struct run *r, const struct ps_cuda_slot *s)
 {
-    const struct ps_kernel_job *job = r->job;
+    const struct ps_job *job = r->job;
 
     return s->blas != NULL && r->plan.is_in_place && job->src_count == 2 &&
            job->fold == PS_FOLD_SUM && job->divide_by <= 1 &&
@@ -297,12 +288,12 @@ static bool is_for_blas(const struct run *r, const struct ps_cuda_slot *s)
 /* Folds all sources; the result is at *ret_sum. */
 static bool fold_sources(struct run *r, struct ps_cuda_slot *s, void **ret_sum)
 {
-    const struct ps_kernel_job *job = r->job;
+    const struct ps_job *job = r->job;
     const uint64_t pack = PS_CUDA_PACK_BYTES / r->plan.size;
     struct ps_cuda_fold k = {
         .count = s->count,
         .divide_by = job->divide_by,
-        .fold = (enum ps_fold)job->fold,
+        .fold = job->fold,
         .src_count = job->src_count,
         .is_short = job->level == NULL && job->src_count <= PS_CUDA_LEAVES_MAX,
     };
@@ -336,34 +327,28 @@ static bool fold_sources(struct run *r, struct ps_cuda_slot *s, void **ret_sum)
 /* Address of the old weights. */
 static void *weights_of(const struct run *r, const struct ps_cuda_slot *s)
 {
-    return address_of(r, s,
-                      r->job->direction_only != 0 ? PS_CUDA_FIXED_WEIGHTS
-                                                  : PS_CUDA_WEIGHTS);
+    return address_of(
+        r, s, r->job->direction_only ? PS_CUDA_FIXED_WEIGHTS : PS_CUDA_WEIGHTS);
 }
 
 /* Address of new weights or of the direction. */
 static void *result_of(const struct run *r, const struct ps_cuda_slot *s)
 {
     return address_of(
-        r, s, r->job->direction_only != 0 ? PS_CUDA_RESULT : PS_CUDA_WEIGHTS);
+        r, s, r->job->direction_only ? PS_CUDA_RESULT : PS_CUDA_WEIGHTS);
 }
 
 static bool run_sgd(struct run *r, struct ps_cuda_slot *s, const void *grad)
 {
-    const struct ps_kernel_sgd *p = &r->job->sgd;
     const struct ps_cuda_sgd k = {
-        .sgd = {.lr = p->lr,
-                .momentum = p->momentum,
-                .wd = p->wd,
-                .rescale = p->rescale,
-                .clip = p->clip},
+        .sgd = r->job->sgd,
         .count = s->count,
         .dst = result_of(r, s),
         .weight = weights_of(r, s),
         .grad = grad,
         .state = address_of(r, s, PS_CUDA_STATE_0),
         .half = address_of(r, s, PS_CUDA_HALF),
-        .half_dtype = (enum ps_dtype)r->job->storage_dtype,
+        .half_dtype = r->job->storage_dtype,
     };
 
     return has_succeeded(r, "sgd",
@@ -376,19 +361,8 @@ static bool run_sgd(struct run *r, struct ps_cuda_slot *s, const void *grad)
 
 static bool run_step(struct run *r, struct ps_cuda_slot *s, const void *grad)
 {
-    const struct ps_kernel_step *p = &r->job->step;
-    const struct ps_cuda_step k = {
-        .step = {.kind = (enum ps_step_kind)p->kind,
-                 .lr = p->lr,
-                 .wd = p->wd,
-                 .rescale = p->rescale,
-                 .clip = p->clip,
-                 .beta1 = p->beta1,
-                 .beta2 = p->beta2,
-                 .epsilon = p->epsilon,
-                 .k = {p->k[0], p->k[1], p->k[2]},
-                 .noise = {.key = p->noise_key, .step = p->noise_step},
-                 .first_index = p->first_index + s->first},
+    struct ps_cuda_step k = {
+        .step = r->job->step,
         .count = s->count,
         .dst = result_of(r, s),
         .weight = weights_of(r, s),
@@ -397,9 +371,10 @@ static bool run_step(struct run *r, struct ps_cuda_slot *s, const void *grad)
                    address_of(r, s, PS_CUDA_STATE_1),
                    address_of(r, s, PS_CUDA_STATE_2)},
         .half = address_of(r, s, PS_CUDA_HALF),
-        .half_dtype = (enum ps_dtype)r->job->storage_dtype,
+        .half_dtype = r->job->storage_dtype,
     };
 
+    k.step.first_index += s->first;
     return has_succeeded(r, "step",
                          ps_cuda_launch(r->c, s,
                                         r->job->dtype == PS_DTYPE_FLOAT32
@@ -432,7 +407,7 @@ static bool add_squares(struct run *r, struct ps_cuda_slot *s,
 
 static bool run_encode(struct run *r, struct ps_cuda_slot *s, const void *sum)
 {
-    const struct ps_kernel_codec *codec = &r->job->codec;
+    const struct ps_codec *codec = &r->job->codec;
     const struct ps_cuda_feedback feedback = {
         .count = s->count,
         .acc = address_of(r, s, PS_CUDA_RESIDUAL),
@@ -442,10 +417,10 @@ static bool run_encode(struct run *r, struct ps_cuda_slot *s, const void *sum)
         .feedback = codec->feedback,
     };
     const struct ps_cuda_codec k = {
-        .codec = codec_of(codec),
-        .stream = codec->stream,
+        .codec = *codec,
+        .stream = r->job->rng_stream,
         .count = s->count,
-        .kept = codec->kept,
+        .kept = r->range->code.kept,
         .acc = feedback.acc,
         .code = address_of(r, s, PS_CUDA_CODE),
         .work = address_of(r, s, PS_CUDA_WORK),
@@ -469,7 +444,7 @@ static bool run_encode(struct run *r, struct ps_cuda_slot *s, const void *sum)
 static bool run_operation(struct run *r, struct ps_cuda_slot *s,
                           const void *sum)
 {
-    switch ((enum ps_job_op)r->job->op) {
+    switch (r->job->op) {
     case PS_JOB_SUM:
     case PS_JOB_ENCODE_EACH: /* plugin.h excludes it. */
         return true;
@@ -490,7 +465,7 @@ static bool run_operation(struct run *r, struct ps_cuda_slot *s,
 static bool start_piece(struct run *r, struct ps_cuda_slot *s, uint64_t first)
 {
     const struct ps_cuda_plan *p = &r->plan;
-    const uint64_t left = r->job->to - first;
+    const uint64_t left = r->range->to - first;
     void *sum;
 
     s->first = first;
@@ -522,7 +497,7 @@ static bool finish_piece(struct run *r, struct ps_cuda_slot *s,
  * kernel: a piece whose arrays stay cannot be computed again. */
 static bool reserve_arenas(struct run *r, struct ps_cuda_lane *lane)
 {
-    const uint64_t count = r->job->to - r->job->from;
+    const uint64_t count = r->range->to - r->range->from;
     bool is_good = true;
 
     for (unsigned i = 0; i < PS_CUDA_SLOTS && is_good; i++) {
@@ -540,11 +515,11 @@ static bool reserve_arenas(struct run *r, struct ps_cuda_lane *lane)
 static void run_pieces(struct run *r, struct ps_cuda_lane *lane,
                        uint64_t *ret_done)
 {
-    const struct ps_kernel_job *job = r->job;
+    const struct ps_kernel_range *range = r->range;
     unsigned turn = 0;
     bool is_good = reserve_arenas(r, lane);
 
-    for (uint64_t first = job->from; first < job->to && is_good;
+    for (uint64_t first = range->from; first < range->to && is_good;
          first += r->plan.count) {
         struct ps_cuda_slot *s = &lane->slots[turn++ % PS_CUDA_SLOTS];
 
@@ -561,11 +536,11 @@ static void run_pieces(struct run *r, struct ps_cuda_lane *lane,
     }
 }
 
-int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_job *job,
+int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_range *range,
                     uint64_t *ret_done, char *why, uint64_t why_cap)
 {
-    struct run r = {.c = c, .job = job};
-    int rc = ps_cuda_plan_init(&r.plan, job);
+    struct run r = {.c = c, .range = range, .job = range->job};
+    int rc = ps_cuda_plan_init(&r.plan, range);
 
     if (rc == 0) {
         struct ps_cuda_lane *lane = ps_cuda_lane_get(c);

@@ -342,47 +342,21 @@ static int32_t open_module(const struct ps_kernel_options *opt,
     return 0;
 }
 
-static int32_t submit(void *kernel, const struct ps_kernel_job *job,
+static int32_t submit(void *kernel, const struct ps_kernel_range *range,
                       uint64_t *ret_done, char *why, uint64_t why_cap)
 {
     struct ps_cuda *c = kernel;
     ps_cu_context old;
     ps_cu_result error = c->cu.push(c->context);
 
-    *ret_done = job->from;
+    *ret_done = range->from;
     if (error != 0) {
         return refuse(c, "cuCtxPushCurrent", error, why, why_cap);
     }
-    int32_t rc = ps_cuda_run(c, job, ret_done, why, why_cap);
+    int32_t rc = ps_cuda_run(c, range, ret_done, why, why_cap);
 
     (void)c->cu.pop(&old);
     return rc;
-}
-
-static int32_t alloc_pinned(void *kernel, uint64_t bytes, void **ret_memory)
-{
-    struct ps_cuda *c = kernel;
-    ps_cu_context old;
-
-    if (c->cu.push(c->context) != 0) {
-        return PS_E_IO;
-    }
-    ps_cu_result error = c->cu.host_alloc(ret_memory, bytes,
-                                          PS_CU_HOST_PORTABLE);
-
-    (void)c->cu.pop(&old);
-    return error == 0 ? 0 : PS_E_NOMEM;
-}
-
-static void release_pinned(void *kernel, void *memory)
-{
-    struct ps_cuda *c = kernel;
-    ps_cu_context old;
-
-    if (memory != NULL && c->cu.push(c->context) == 0) {
-        (void)c->cu.host_free(memory);
-        (void)c->cu.pop(&old);
-    }
 }
 
 static void describe(void *kernel, char *text, uint64_t cap)
@@ -478,13 +452,10 @@ __attribute__((
 
 const struct ps_kernel_api ps_kernel_plugin = {
     .abi = PS_KERNEL_ABI,
-    .size = sizeof(struct ps_kernel_api),
-    .name = "cuda",
+    .size = PS_KERNEL_SIZE,
     .open = open_module,
     .close = close_module,
     .submit = submit,
-    .alloc = alloc_pinned,
-    .release = release_pinned,
     .describe = describe,
     .device_alloc = device_alloc,
     .device_free = device_free,

@@ -99,7 +99,7 @@ enum ps_cuda_kernel ps_cuda_fold_kernel(uint32_t dtype);
 extern const struct ps_kernel_api ps_kernel_plugin;
 
 /* submit() of plugin.h, with the context current (job.c). */
-int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_job *job,
+int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_range *range,
                     uint64_t *ret_done, char *why, uint64_t why_cap);
 
 /* 0, PS_E_NOMEM or PS_E_IO. */

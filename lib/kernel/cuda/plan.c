@@ -28,7 +28,7 @@ static uint64_t round_up(uint64_t bytes)
 
 /* Sets how many partial sums are merged after each source, as the counter of
  * kernel.h does. False: too many at a time. */
-static bool count_merges(const struct ps_kernel_job *job, uint8_t *merges)
+static bool count_merges(const struct ps_job *job, uint8_t *merges)
 {
     unsigned levels[PS_CUDA_DEPTH_MAX];
     unsigned depth = 0;
@@ -67,7 +67,7 @@ static void add_whole(struct ps_cuda_plan *p, enum ps_cuda_array a,
 /* Makes a span use the array that stays on the device, if there is one. */
 static void keep_span(struct ps_cuda_plan *p, enum ps_cuda_array a, unsigned k)
 {
-    const struct ps_kernel_kept *kept = &p->job->kept[k];
+    const struct ps_kernel_kept *kept = &p->range->kept[k];
 
     if (kept->address == 0) {
         return;
@@ -83,13 +83,13 @@ static void keep_span(struct ps_cuda_plan *p, enum ps_cuda_array a, unsigned k)
 
 static void add_states(struct ps_cuda_plan *p)
 {
-    const struct ps_kernel_job *job = p->job;
+    const struct ps_job *job = p->job;
 
     if (job->op == PS_JOB_SGD && job->sgd.momentum != 0) {
         add_span(p, PS_CUDA_STATE_0, p->size, job->state, job->state);
         keep_span(p, PS_CUDA_STATE_0, PS_KEPT_STATE_0);
     }
-    for (unsigned i = 0; job->op == PS_JOB_STEP && i < job->step.states; i++) {
+    for (unsigned i = 0; job->op == PS_JOB_STEP && i < p->range->states; i++) {
         add_span(p, PS_CUDA_STATE_0 + i, p->size, job->states[i],
                  job->states[i]);
         keep_span(p, PS_CUDA_STATE_0 + i, PS_KEPT_STATE_0 + i);
@@ -98,11 +98,11 @@ static void add_states(struct ps_cuda_plan *p)
 
 static void add_update(struct ps_cuda_plan *p)
 {
-    const struct ps_kernel_job *job = p->job;
+    const struct ps_job *job = p->job;
     const bool is_half = job->storage_dtype != PS_DTYPE_FLOAT32;
     const void *weights = is_half ? job->master : job->weight;
 
-    if (job->direction_only != 0) {
+    if (job->direction_only) {
         add_span(p, PS_CUDA_FIXED_WEIGHTS, p->size, weights, NULL);
         keep_span(p, PS_CUDA_FIXED_WEIGHTS, PS_KEPT_WEIGHT);
         add_span(p, PS_CUDA_RESULT, p->size, NULL, job->dst);
@@ -125,7 +125,7 @@ static void add_update(struct ps_cuda_plan *p)
 
 static void add_encoding(struct ps_cuda_plan *p)
 {
-    const struct ps_kernel_job *job = p->job;
+    const struct ps_job *job = p->job;
     const uint64_t segments = job->count / PS_CUDA_SEGMENT + 1;
 
     add_span(p, PS_CUDA_RESIDUAL, sizeof(float),
@@ -137,7 +137,7 @@ static void add_encoding(struct ps_cuda_plan *p)
                  job->prior.moment != NULL ? job->prior.moment : job->moment,
                  job->moment);
     }
-    add_whole(p, PS_CUDA_CODE, job->codec.bytes, job->dst);
+    add_whole(p, PS_CUDA_CODE, p->range->code.bytes, job->dst);
     if (job->decoded != NULL) {
         add_span(p, PS_CUDA_DECODED, sizeof(float), NULL, job->decoded);
     }
@@ -150,7 +150,7 @@ static void add_encoding(struct ps_cuda_plan *p)
 
 static void add_sources(struct ps_cuda_plan *p)
 {
-    const struct ps_kernel_job *job = p->job;
+    const struct ps_job *job = p->job;
 
     if (job->src_count > PS_CUDA_SOURCES_MAX) {
         p->spans[PS_CUDA_TABLE].whole = job->src_count *
@@ -158,7 +158,7 @@ static void add_sources(struct ps_cuda_plan *p)
     }
     if (ps_cuda_decodes(job)) {
         p->spans[PS_CUDA_SOURCES].whole = job->src_count *
-                                          round_up(job->src_codec.bytes);
+                                          round_up(p->range->src_code.bytes);
         p->spans[PS_CUDA_FLOATS].each = job->src_count * sizeof(float);
     } else {
         p->src_size = ps_cuda_widens(job) ? sizeof(uint16_t) : p->size;
@@ -175,7 +175,7 @@ static void add_sources(struct ps_cuda_plan *p)
 /* Bytes of an array, of which the rest of the last line is not used. */
 static uint64_t span_bytes(const struct ps_cuda_plan *p, enum ps_cuda_array a)
 {
-    const struct ps_kernel_job *job = p->job;
+    const struct ps_job *job = p->job;
 
     if (a == PS_CUDA_SOURCES) {
         return job->src_count * p->src_stride;
@@ -189,7 +189,7 @@ static uint64_t span_bytes(const struct ps_cuda_plan *p, enum ps_cuda_array a)
 /* Chooses the length of a piece. */
 static int choose_count(struct ps_cuda_plan *p)
 {
-    const uint64_t most = p->job->to - p->job->from;
+    const uint64_t most = p->range->to - p->range->from;
     uint64_t each = 0;
     uint64_t whole = 0;
 
@@ -222,7 +222,7 @@ static void place_kept(struct ps_cuda_plan *p)
 
 static void place_spans(struct ps_cuda_plan *p)
 {
-    p->src_stride = round_up(p->src_size == 0 ? p->job->src_codec.bytes
+    p->src_stride = round_up(p->src_size == 0 ? p->range->src_code.bytes
                                               : p->src_size * p->count);
     p->float_stride = round_up(sizeof(float) * p->count);
     for (unsigned a = 0; a < PS_CUDA_ARRAYS; a++) {
@@ -244,7 +244,7 @@ static void place_spans(struct ps_cuda_plan *p)
 }
 
 /* Of numbers that a later version adds, this one has no kernels. */
-static bool is_known(const struct ps_kernel_job *job)
+static bool is_known(const struct ps_job *job)
 {
     return (unsigned)job->fold < PS_FOLDS &&
            (unsigned)job->codec.kind < PS_CODEC_KINDS &&
@@ -252,7 +252,7 @@ static bool is_known(const struct ps_kernel_job *job)
            (unsigned)job->step.kind < PS_STEP_KINDS;
 }
 
-static bool is_supported(const struct ps_kernel_job *job)
+static bool is_supported(const struct ps_job *job)
 {
     const bool is_copy = job->op == PS_JOB_SUM && job->src_count == 1 &&
                          job->divide_by <= 1 && !ps_cuda_decodes(job);
@@ -260,9 +260,13 @@ static bool is_supported(const struct ps_kernel_job *job)
     return !is_copy && is_known(job) && ps_dtype_size(job->dtype) != 0;
 }
 
-int ps_cuda_plan_init(struct ps_cuda_plan *p, const struct ps_kernel_job *job)
+int ps_cuda_plan_init(struct ps_cuda_plan *p,
+                      const struct ps_kernel_range *range)
 {
+    const struct ps_job *job = range->job;
+
     *p = (struct ps_cuda_plan){
+        .range = range,
         .job = job,
         .size = ps_dtype_size(job->dtype),
         .is_sum = job->op == PS_JOB_SUM,

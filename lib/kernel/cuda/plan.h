@@ -52,13 +52,14 @@ struct ps_cuda_span {
 };
 
 struct ps_cuda_plan {
-    const struct ps_kernel_job *job;
-    uint64_t count;        /* Elements of a piece, but for the last. */
-    uint64_t size;         /* Bytes of an element in the computation. */
-    uint64_t src_size;     /* Bytes of an element of a source; 0: encoded. */
-    uint64_t src_stride;   /* From one source to the next. */
-    uint64_t float_stride; /* Of decoded sources. */
-    uint8_t *merges;       /* See kernels.h; owned. */
+    const struct ps_kernel_range *range;
+    const struct ps_job *job; /* That of the range. */
+    uint64_t count;           /* Elements of a piece, but for the last. */
+    uint64_t size;            /* Bytes of an element in the computation. */
+    uint64_t src_size;        /* Bytes of an element of a source; 0: encoded. */
+    uint64_t src_stride;      /* From one source to the next. */
+    uint64_t float_stride;    /* Of decoded sources. */
+    uint8_t *merges;          /* See kernels.h; owned. */
     bool is_sum;
     bool encodes;
     bool is_in_place; /* A plain sum. */
@@ -71,7 +72,8 @@ struct ps_cuda_plan {
 };
 
 /* 0, PS_E_NOMEM or PS_E_UNSUPPORTED. */
-int ps_cuda_plan_init(struct ps_cuda_plan *p, const struct ps_kernel_job *job);
+int ps_cuda_plan_init(struct ps_cuda_plan *p,
+                      const struct ps_kernel_range *range);
 void ps_cuda_plan_fini(struct ps_cuda_plan *p);
 
 static inline bool ps_cuda_has(const struct ps_cuda_plan *p,
@@ -90,12 +92,12 @@ static inline uint64_t ps_cuda_source_at(const struct ps_cuda_plan *p,
 }
 
 /* True if sources have another type than the computation. */
-static inline bool ps_cuda_widens(const struct ps_kernel_job *job)
+static inline bool ps_cuda_widens(const struct ps_job *job)
 {
-    return job->storage_dtype != PS_DTYPE_FLOAT32 && job->src_is_float32 == 0;
+    return job->storage_dtype != PS_DTYPE_FLOAT32 && !job->src_is_float32;
 }
 
-static inline bool ps_cuda_decodes(const struct ps_kernel_job *job)
+static inline bool ps_cuda_decodes(const struct ps_job *job)
 {
     return job->src_codec.kind != PS_CODEC_NONE;
 }
