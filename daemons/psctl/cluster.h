@@ -12,7 +12,7 @@
  * can write is refused, because it decides to which host a token is sent. */
 #pragma once
 
-#include "base/token_text.h"
+#include "base/file_check.h"
 #include "psctl/psctl.h"
 
 #include <stdbool.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of a process: owner and permissions of those that it trusts, and those
- * that it reads or writes as a whole. Another user that can
- * write the configuration of a daemon, or read its keys, controls the daemon, so
- * such files are refused. Access control lists count, because the group bits of
- * a mode are their mask. */
+/* Files of a process: owner and permissions of those that it trusts, those that it
+ * reads or writes as a whole, and tokens in files. Another user that can write the
+ * configuration of a daemon, or read its keys, controls the daemon, so such files
+ * are refused. Access control lists count, because the group bits of a mode are
+ * their mask. */
 #pragma once
 
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -57,3 +58,14 @@ PS_MUST_USE int ps_file_replace(const char *path, const void *bytes, size_t len,
  * user becomes one of them: "; it is for members of group pskv: ...". Appends
  * nothing if neither the socket nor its folder can be inspected. */
 void ps_file_add_group(const char *path, struct ps_str *out);
+
+/* The text of a token is where a user has put it: in a file or a descriptor, never
+ * in arguments or variables, which other users may see. */
+
+/* Reads the file `path` or, if that is NULL or "", the descriptor whose number
+ * `fd` is as text; with neither, the result is "". A file that other users may
+ * read is refused. The end of the line is left out. 0, or PS_E_INVAL or PS_E_IO
+ * with the reason. */
+int ps_token_text_read(const char *path, const char *fd,
+                       char ret_text[PS_TOKEN_TEXT_MAX + 1],
+                       struct ps_str *why);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/str.h"
 
+#include "base/limits.h"
 #include "base/num.h"
 
 #include <assert.h>
@@ -193,6 +194,23 @@ bool ps_str_copy(char *dst, size_t cap, const char *src)
     ps_str_init(&s, dst, cap);
     ps_str_add(&s, src);
     return !s.truncated;
+}
+
+static bool is_name_character(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/' ||
+           c == ':' || c == '-';
+}
+
+bool ps_scalar_name_is_valid(const char *name)
+{
+    size_t len = 0;
+
+    while (len <= PS_SCALAR_NAME_MAX && is_name_character(name[len])) {
+        len++;
+    }
+    return name[len] == '\0' && len > 0 && len <= PS_SCALAR_NAME_MAX;
 }
 
 /* ------------------------------------------------------------ nearest words */

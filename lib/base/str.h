@@ -55,6 +55,13 @@ static inline const char *ps_str_or_empty(const char *s)
 /* Copies into a char array of `cap` bytes; true if it fits. */
 bool ps_str_copy(char *dst, size_t cap, const char *src);
 
+/* Names of training scalars and of spans: they stand in metrics, tables and JSON
+ * as they are, so few characters are allowed. Text for messages to users. */
+#define PS_SCALAR_NAME_CHARACTERS "letters, digits and any of _ . / : -"
+
+/* True for 1 to PS_SCALAR_NAME_MAX of these characters. */
+bool ps_scalar_name_is_valid(const char *name);
+
 /* ------------------------------------------------------------ nearest words */
 
 /* Longer words match nothing. */

@@ -4,6 +4,7 @@
  * states the times. One thread adds and reads. */
 #pragma once
 
+#include "base/alloc.h"
 #include "base/limits.h"
 #include "base/time.h"
 
@@ -29,8 +30,15 @@ struct ps_trace {
     struct ps_trace_entry entries[PS_TRACE_ENTRIES];
 };
 
-struct ps_trace *ps_trace_new(void);
-void ps_trace_free(struct ps_trace *t);
+static inline struct ps_trace *ps_trace_new(void)
+{
+    return ps_calloc(1, sizeof(struct ps_trace));
+}
+
+static inline void ps_trace_free(struct ps_trace *t)
+{
+    ps_free(t);
+}
 
 /* NULL: nothing is recorded. The fields are stored one by one: a copy of the
  * whole would wait for the stores that have just made it. */

@@ -22,10 +22,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file_check.h"
 #include "base/fnv1a.h"
 #include "base/name_hash.h"
 #include "base/str.h"
-#include "base/token_text.h"
 
 /* The agent names the missing ranks when start_timeout is over; this side gives
  * up only if the agent sends nothing for this much longer. */

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/scalar_name.h"
 #include "base/str.h"
 
 /* Reports that are open at one time: those of a program that reports now and

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/scalar_name.h"
 #include "base/str.h"
 
 /* Time between two messages, unless one is full. */

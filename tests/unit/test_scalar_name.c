@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/limits.h"
-#include "base/scalar_name.h"
+#include "base/str.h"
 
 static void names_have_few_characters(void **state)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/token_text.h"
+#include "base/file_check.h"
 
 #include "base/err.h"
 

@@ -13,7 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "base/scalar_name.h"
 #include "base/str.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"

@@ -3,7 +3,6 @@
 #include "core/sched/job/history.h"
 
 #include "base/alloc.h"
-#include "base/scalar_name.h"
 #include "base/str.h"
 
 #include <math.h>
