@@ -561,39 +561,3 @@ int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_range *range,
     }
     return rc;
 }
-
-/* ---------------------------------------------------------- single copies */
-
-int32_t ps_cuda_upload(struct ps_cuda *c, uint64_t address, const void *from,
-                       uint64_t bytes)
-{
-    struct ps_cuda_lane *lane = ps_cuda_lane_get(c);
-
-    if (lane == NULL) {
-        return PS_E_NOMEM;
-    }
-    const ps_cu_stream stream = lane->slots[0].stream;
-    ps_cu_result error = c->cu.to_device(address, from, bytes, stream);
-
-    error = error == 0 ? c->cu.wait(stream) : error;
-    ps_cuda_count_copies(c, bytes, 0);
-    ps_cuda_lane_put(c, lane);
-    return ps_cuda_code(error);
-}
-
-int32_t ps_cuda_download(struct ps_cuda *c, uint64_t address, void *to,
-                         uint64_t bytes)
-{
-    struct ps_cuda_lane *lane = ps_cuda_lane_get(c);
-
-    if (lane == NULL) {
-        return PS_E_NOMEM;
-    }
-    const ps_cu_stream stream = lane->slots[0].stream;
-    ps_cu_result error = c->cu.to_host(to, address, bytes, stream);
-
-    error = error == 0 ? c->cu.wait(stream) : error;
-    ps_cuda_count_copies(c, 0, bytes);
-    ps_cuda_lane_put(c, lane);
-    return ps_cuda_code(error);
-}

@@ -23,6 +23,33 @@ static const char *const kernel_names[] = {
 #undef NAME
 };
 
+/* ---------------------------------------------------------- memory, copies */
+
+void ps_cuda_count_copies(struct ps_cuda *c, uint64_t up, uint64_t down)
+{
+    atomic_fetch_add(&c->bytes_up, up);
+    atomic_fetch_add(&c->bytes_down, down);
+}
+
+/* The driver's allocation of device memory and its end, counted. */
+static ps_cu_result alloc_memory(struct ps_cuda *c, uint64_t bytes,
+                                 ps_cu_address *ret_address)
+{
+    ps_cu_result rc = c->cu.alloc(ret_address, bytes);
+
+    if (rc == 0) {
+        atomic_fetch_add(&c->memory_held, bytes);
+    }
+    return rc;
+}
+
+static void free_memory(struct ps_cuda *c, ps_cu_address address,
+                        uint64_t bytes)
+{
+    (void)c->cu.free(address);
+    atomic_fetch_sub(&c->memory_held, bytes);
+}
+
 /* ------------------------------------------------------------------- lanes */
 
 const char *ps_cuda_error(const struct ps_cuda *c, ps_cu_result error)
@@ -121,11 +148,11 @@ ps_cu_result ps_cuda_slot_reserve(struct ps_cuda *c, struct ps_cuda_slot *s,
         const uint64_t size = arena_size(device_bytes);
 
         if (s->device != 0) {
-            ps_cuda_free(c, s->device, s->device_size);
+            free_memory(c, s->device, s->device_size);
             s->device = 0;
             s->device_size = 0;
         }
-        rc = ps_cuda_alloc(c, size, &s->device);
+        rc = alloc_memory(c, size, &s->device);
         if (rc != 0) {
             return rc;
         }
@@ -391,47 +418,69 @@ static void leave(const struct ps_cuda *c)
     (void)c->cu.pop(&old);
 }
 
+static int32_t code_of(ps_cu_result error)
+{
+    return error == 0 ? 0 : error == PS_CU_OUT_OF_MEMORY ? PS_E_NOMEM : PS_E_IO;
+}
+
 static int32_t device_alloc(void *kernel, uint64_t bytes, uint64_t *ret_address)
 {
-    int32_t rc = PS_E_IO;
+    ps_cu_address address = 0;
+    ps_cu_result error;
 
-    if (enter(kernel)) {
-        rc = ps_cuda_device_alloc(kernel, bytes, ret_address);
-        leave(kernel);
+    if (!enter(kernel)) {
+        return PS_E_IO;
     }
-    return rc;
+    error = alloc_memory(kernel, bytes, &address);
+    leave(kernel);
+    if (error == 0) {
+        *ret_address = address;
+    }
+    return code_of(error);
 }
 
 static void device_free(void *kernel, uint64_t address, uint64_t bytes)
 {
     if (enter(kernel)) {
-        ps_cuda_free(kernel, address, bytes);
+        free_memory(kernel, address, bytes);
         leave(kernel);
     }
+}
+
+/* Copies to the device if `up`, else from it, and waits. */
+static int32_t copy_memory(struct ps_cuda *c, uint64_t address, void *host,
+                           uint64_t bytes, bool up)
+{
+    struct ps_cuda_lane *lane;
+    ps_cu_result error = PS_CU_OUT_OF_MEMORY;
+
+    if (!enter(c)) {
+        return PS_E_IO;
+    }
+    lane = ps_cuda_lane_get(c);
+    if (lane != NULL) {
+        const ps_cu_stream stream = lane->slots[0].stream;
+
+        error = up ? c->cu.to_device(address, host, bytes, stream)
+                   : c->cu.to_host(host, address, bytes, stream);
+        error = error == 0 ? c->cu.wait(stream) : error;
+        ps_cuda_count_copies(c, up ? bytes : 0, up ? 0 : bytes);
+        ps_cuda_lane_put(c, lane);
+    }
+    leave(c);
+    return code_of(error);
 }
 
 static int32_t upload(void *kernel, uint64_t address, const void *from,
                       uint64_t bytes)
 {
-    int32_t rc = PS_E_IO;
-
-    if (enter(kernel)) {
-        rc = ps_cuda_upload(kernel, address, from, bytes);
-        leave(kernel);
-    }
-    return rc;
+    return copy_memory(kernel, address, (void *)(uintptr_t)from, bytes, true);
 }
 
 static int32_t download(void *kernel, uint64_t address, void *to,
                         uint64_t bytes)
 {
-    int32_t rc = PS_E_IO;
-
-    if (enter(kernel)) {
-        rc = ps_cuda_download(kernel, address, to, bytes);
-        leave(kernel);
-    }
-    return rc;
+    return copy_memory(kernel, address, to, bytes, false);
 }
 
 static void stats(void *kernel, struct ps_kernel_stats *ret)

@@ -64,10 +64,6 @@ struct ps_cuda {
 
 /* Adds to the counters of copied bytes. */
 void ps_cuda_count_copies(struct ps_cuda *c, uint64_t up, uint64_t down);
-/* The driver's allocation of device memory and its end, counted. */
-ps_cu_result ps_cuda_alloc(struct ps_cuda *c, uint64_t bytes,
-                           ps_cu_address *ret_address);
-void ps_cuda_free(struct ps_cuda *c, ps_cu_address address, uint64_t bytes);
 
 /* The name of an error of the driver. */
 const char *ps_cuda_error(const struct ps_cuda *c, ps_cu_result error);
@@ -101,18 +97,6 @@ extern const struct ps_kernel_api ps_kernel_plugin;
 /* submit() of plugin.h, with the context current (job.c). */
 int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_range *range,
                     uint64_t *ret_done, char *why, uint64_t why_cap);
-
-/* 0, PS_E_NOMEM or PS_E_IO. */
-int32_t ps_cuda_code(ps_cu_result error);
-
-/* Members of the table for memory that stays (memory.c, job.c), with the
- * driver's context current. */
-int32_t ps_cuda_device_alloc(struct ps_cuda *c, uint64_t bytes,
-                             uint64_t *ret_address);
-int32_t ps_cuda_upload(struct ps_cuda *c, uint64_t address, const void *from,
-                       uint64_t bytes);
-int32_t ps_cuda_download(struct ps_cuda *c, uint64_t address, void *to,
-                         uint64_t bytes);
 
 /* Starts the kernels that encode (codec.c); `k` has the addresses. */
 ps_cu_result ps_cuda_encode(const struct ps_cuda *c, struct ps_cuda_slot *s,
