@@ -49,7 +49,7 @@ static void copy_streaming(void *dst, const void *src, size_t bytes)
     memcpy(to + head + lines, from + head + lines, bytes - head - lines);
 }
 #else
-static void copy_past(void *dst, const void *src, size_t bytes)
+static void copy_streaming(void *dst, const void *src, size_t bytes)
 {
     memcpy(dst, src, bytes);
 }

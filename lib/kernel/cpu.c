@@ -746,7 +746,8 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
 
 /* Element i of the gradient, scaled and clipped; each product rounds in the
  * element's type. */
-static double bytes_taken(const struct ps_job *job, const void *sum, size_t i)
+static double clipped_gradient(const struct ps_job *job, const void *sum,
+                               size_t i)
 {
     const bool single = job->dtype == PS_DTYPE_FLOAT32;
     const double c = single ? (double)(float)job->step.clip : job->step.clip;
@@ -789,7 +790,7 @@ double ps_kernel_mean_square(const struct ps_job *job)
             sum = scratch;
         }
         for (size_t i = 0; i < count; i++) {
-            const double g = bytes_taken(job, sum, i);
+            const double g = clipped_gradient(job, sum, i);
 
             total += g * g;
         }
