@@ -149,12 +149,6 @@ static void *scratch_at(const struct walk *w, unsigned depth)
     return w->scratch + (size_t)depth * w->block;
 }
 
-/* True if sources have another type than the computation. */
-static bool widens_sources(const struct ps_job *job)
-{
-    return job->storage_dtype != PS_DTYPE_FLOAT32 && !job->src_is_float32;
-}
-
 static bool computes_norm(const struct ps_job *job)
 {
     return job->square_sum != NULL || job->weight_square_sum != NULL;
@@ -169,7 +163,7 @@ static const void *load_source(const struct walk *w, uint32_t i, uint64_t from,
     if (w->decoded == NULL) {
         return (const char *)job->src[i] + from * w->size;
     }
-    if (widens_sources(job)) {
+    if (ps_job_widens(job)) {
         w->ops->widen[job->storage_dtype](
             room, (const char *)job->src[i] + from * sizeof(uint16_t), count);
         return room;
@@ -313,30 +307,19 @@ static bool has_states(const struct ps_job *job)
     return true;
 }
 
-static bool is_encoded(const struct ps_job *job)
-{
-    return job->src_codec.kind != PS_CODEC_NONE;
-}
-
-/* True if the weights are stored in a 16-bit type. */
-static bool has_half_storage(const struct ps_job *job)
-{
-    return job->storage_dtype != PS_DTYPE_FLOAT32;
-}
-
 static bool is_valid_half_job(const struct ps_job *job)
 {
     return (job->storage_dtype == PS_DTYPE_FLOAT16 ||
             job->storage_dtype == PS_DTYPE_BFLOAT16) &&
            job->dtype == PS_DTYPE_FLOAT32 &&
            (job->op == PS_JOB_SGD || job->op == PS_JOB_STEP) &&
-           !is_encoded(job) && (job->count == 0 || job->master != NULL);
+           !ps_job_decodes(job) && (job->count == 0 || job->master != NULL);
 }
 
 /* Old weights, in the type of the computation. */
 static const void *old_weights(const struct ps_job *job)
 {
-    return has_half_storage(job) ? job->master : job->weight;
+    return ps_job_is_half(job) ? job->master : job->weight;
 }
 
 /* True if the type, the fold and the encoding of the sources are ones that
@@ -347,7 +330,7 @@ static bool has_valid_sources(const struct ps_job *job)
            job->src != NULL && job->count <= SIZE_MAX / 8 &&
            (unsigned)job->fold < PS_FOLDS &&
            (job->fold == PS_FOLD_SUM || job->divide_by <= 1) &&
-           (!is_encoded(job) ||
+           (!ps_job_decodes(job) ||
             (job->dtype == PS_DTYPE_FLOAT32 &&
              (unsigned)job->src_codec.kind < PS_CODEC_KINDS &&
              job->count <= PS_CODEC_COUNT_MAX));
@@ -396,7 +379,7 @@ static bool is_valid_step_job(const struct ps_job *job)
 
 static bool is_valid_job(const struct ps_job *job)
 {
-    if (has_half_storage(job) && !is_valid_half_job(job)) {
+    if (ps_job_is_half(job) && !is_valid_half_job(job)) {
         return false;
     }
     if ((job->direction_only || computes_norm(job)) &&
@@ -425,7 +408,7 @@ static bool is_valid_job(const struct ps_job *job)
  * that threads that share a job agree. */
 static bool should_stream(const struct ps_job *job, size_t size)
 {
-    return !has_half_storage(job) && !job->direction_only &&
+    return !ps_job_is_half(job) && !job->direction_only &&
            job->count * size >= STREAM_BYTES && job->dst != job->src[0] &&
            job->op != PS_JOB_ENCODE &&
            (job->op == PS_JOB_SUM || job->dst != job->weight);
@@ -439,7 +422,7 @@ static void *source_at(const void *buffer, uint64_t offset)
 /* Destination of the new weights, in the type of the computation. */
 static void *new_weights(const struct walk *w, uint64_t from)
 {
-    const bool kept = has_half_storage(w->job) && !w->job->direction_only;
+    const bool kept = ps_job_is_half(w->job) && !w->job->direction_only;
 
     return source_at(kept ? w->job->master : w->job->dst, from * w->size);
 }
@@ -569,7 +552,7 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
     if (w->measured != NULL) {
         add_block_square_sums(w, from, count);
     }
-    if (has_half_storage(job) && !job->direction_only) {
+    if (ps_job_is_half(job) && !job->direction_only) {
         w->ops->narrow[job->storage_dtype](
             source_at(job->dst, from * sizeof(uint16_t)), new_weights(w, from),
             count);
@@ -699,7 +682,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     }
     w.fold = w.ops->fold[job->fold][job->dtype];
     w.size = ps_dtype_size(job->dtype);
-    const bool decodes = is_encoded(job) || widens_sources(job);
+    const bool decodes = ps_job_decodes(job) || ps_job_widens(job);
 
     w.block = decodes ? ENCODED_BYTES : BLOCK_BYTES;
     w.decoded = decodes ? decoded : NULL;
@@ -769,12 +752,12 @@ double ps_kernel_mean_square(const struct ps_job *job)
                      .ops = ps_cpu_ops(),
                      .size = ps_dtype_size(job->dtype),
                      .scratch = scratch,
-                     .decoded = has_half_storage(job) ? decoded : NULL,
+                     .decoded = ps_job_is_half(job) ? decoded : NULL,
                      .block = ENCODED_BYTES};
     const unsigned depth = tree_depth(job);
     double total = 0;
 
-    assert(depth <= DEPTH_MAX && !is_encoded(job));
+    assert(depth <= DEPTH_MAX && !ps_job_decodes(job));
     while (w.block * depth > SCRATCH_BYTES) {
         w.block /= 2;
     }

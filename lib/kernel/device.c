@@ -235,11 +235,6 @@ static struct ps_device_copy *make_copy(struct ps_device *d, struct ps_buf *b)
     return c;
 }
 
-static bool has_half_weights(const struct ps_job *job)
-{
-    return job->storage_dtype != PS_DTYPE_FLOAT32;
-}
-
 /* NULL: the job does not use the state. */
 static const void *state_of(const struct ps_job *job, unsigned i)
 {
@@ -253,7 +248,7 @@ static const void *array_of(const struct ps_job *job, enum ps_kept k)
 {
     switch (k) {
     case PS_KEPT_WEIGHT:
-        return has_half_weights(job) ? job->master : job->weight;
+        return ps_job_is_half(job) ? job->master : job->weight;
     case PS_KEPT_STATE_0:
     case PS_KEPT_STATE_1:
     case PS_KEPT_STATE_2:
@@ -280,7 +275,7 @@ static bool is_whole(const struct ps_job *job, enum ps_kept k)
 static bool stays(const struct ps_device *d, const struct ps_job *job,
                   unsigned k)
 {
-    return d->states_stay && (k != PS_KEPT_WEIGHT || has_half_weights(job));
+    return d->states_stay && (k != PS_KEPT_WEIGHT || ps_job_is_half(job));
 }
 
 static bool is_changed(const struct ps_job *job, unsigned k)
@@ -402,7 +397,7 @@ void ps_device_end(const struct ps_job *job, struct ps_device_use *use, int rc)
             c->is_void = false;
         }
     }
-    if (use->copies[PS_KEPT_WEIGHT] != NULL && !has_half_weights(job) &&
+    if (use->copies[PS_KEPT_WEIGHT] != NULL && !ps_job_is_half(job) &&
         is_changed(job, PS_KEPT_WEIGHT)) {
         move_copy(job);
     }

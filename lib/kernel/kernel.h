@@ -250,6 +250,22 @@ struct ps_job {
     struct ps_buf *kept[PS_KEPT_COUNT];
 };
 
+/* True if weights are stored in a 16-bit type. */
+static inline bool ps_job_is_half(const struct ps_job *job)
+{
+    return job->storage_dtype != PS_DTYPE_FLOAT32;
+}
+/* True if sources have another type than the computation. */
+static inline bool ps_job_widens(const struct ps_job *job)
+{
+    return ps_job_is_half(job) && !job->src_is_float32;
+}
+/* True if sources are encoded. */
+static inline bool ps_job_decodes(const struct ps_job *job)
+{
+    return job->src_codec.kind != PS_CODEC_NONE;
+}
+
 /* Number of states of an optimizer. */
 unsigned ps_step_states(enum ps_step_kind kind);
 

@@ -93,10 +93,9 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
 {
     const struct ps_row_job *r = job->rows;
     const size_t wide = r->row_width * ps_dtype_size(job->dtype);
-    const size_t bytes = r->row_width *
-                         ps_dtype_size(job->storage_dtype != PS_DTYPE_FLOAT32
-                                           ? job->storage_dtype
-                                           : job->dtype);
+    const size_t bytes = r->row_width * ps_dtype_size(ps_job_is_half(job)
+                                                          ? job->storage_dtype
+                                                          : job->dtype);
     const void *src[PS_ROW_SOURCES_MAX];
     uint32_t place[PS_ROW_SOURCES_MAX];
     uint8_t level[PS_ROW_SOURCES_MAX];

@@ -52,7 +52,7 @@ static void *address_of(const struct run *r, const struct ps_cuda_slot *s,
 static void *operand_at(const struct run *r, const struct ps_cuda_slot *s,
                         uint32_t i)
 {
-    return ps_cuda_decodes(r->job)
+    return ps_job_decodes(r->job)
                ? address_in(s, r->plan.spans[PS_CUDA_FLOATS].at +
                                    i * r->plan.float_stride)
                : address_in(s, ps_cuda_source_at(&r->plan, i));
@@ -248,7 +248,7 @@ enum ps_cuda_kernel ps_cuda_fold_kernel(uint32_t dtype)
 
 static enum ps_cuda_kernel fold_kernel(const struct ps_job *job)
 {
-    if (ps_cuda_widens(job)) {
+    if (ps_job_widens(job)) {
         return job->storage_dtype == PS_DTYPE_FLOAT16
                    ? PS_CUDA_ps_fold_f32_of_f16
                    : PS_CUDA_ps_fold_f32_of_bf16;
@@ -300,8 +300,8 @@ static bool fold_sources(struct run *r, struct ps_cuda_slot *s, void **ret_sum)
 
     *ret_sum = r->plan.is_sum && !r->plan.is_in_place
                    ? address_of(r, s, PS_CUDA_RESULT)
-               : ps_cuda_widens(job) ? address_of(r, s, PS_CUDA_SUM)
-                                     : operand_at(r, s, 0);
+               : ps_job_widens(job) ? address_of(r, s, PS_CUDA_SUM)
+                                    : operand_at(r, s, 0);
     if (job->src_count == 1 && job->divide_by <= 1 &&
         *ret_sum == operand_at(r, s, 0)) {
         return true;
@@ -472,7 +472,7 @@ static bool start_piece(struct run *r, struct ps_cuda_slot *s, uint64_t first)
     s->count = left < p->count ? left : p->count;
     copy_inputs(r, s);
     return copy_to_device(r, s) &&
-           (!ps_cuda_decodes(r->job) || decode_sources(r, s)) &&
+           (!ps_job_decodes(r->job) || decode_sources(r, s)) &&
            fold_sources(r, s, &sum) && run_operation(r, s, sum) &&
            copy_to_host(r, s);
 }

@@ -99,7 +99,7 @@ static void add_states(struct ps_cuda_plan *p)
 static void add_update(struct ps_cuda_plan *p)
 {
     const struct ps_job *job = p->job;
-    const bool is_half = job->storage_dtype != PS_DTYPE_FLOAT32;
+    const bool is_half = ps_job_is_half(job);
     const void *weights = is_half ? job->master : job->weight;
 
     if (job->direction_only) {
@@ -156,15 +156,15 @@ static void add_sources(struct ps_cuda_plan *p)
         p->spans[PS_CUDA_TABLE].whole = job->src_count *
                                         (sizeof(uint64_t) + sizeof(uint8_t));
     }
-    if (ps_cuda_decodes(job)) {
+    if (ps_job_decodes(job)) {
         p->spans[PS_CUDA_SOURCES].whole = job->src_count *
                                           round_up(p->range->src_code.bytes);
         p->spans[PS_CUDA_FLOATS].each = job->src_count * sizeof(float);
     } else {
-        p->src_size = ps_cuda_widens(job) ? sizeof(uint16_t) : p->size;
+        p->src_size = ps_job_widens(job) ? sizeof(uint16_t) : p->size;
         p->spans[PS_CUDA_SOURCES].each = job->src_count * p->src_size;
     }
-    if (ps_cuda_widens(job)) {
+    if (ps_job_widens(job)) {
         p->spans[PS_CUDA_SUM].each = p->size;
     }
     if (p->is_sum && !p->is_in_place) {
@@ -255,7 +255,7 @@ static bool is_known(const struct ps_job *job)
 static bool is_supported(const struct ps_job *job)
 {
     const bool is_copy = job->op == PS_JOB_SUM && job->src_count == 1 &&
-                         job->divide_by <= 1 && !ps_cuda_decodes(job);
+                         job->divide_by <= 1 && !ps_job_decodes(job);
 
     return !is_copy && is_known(job) && ps_dtype_size(job->dtype) != 0;
 }
@@ -275,7 +275,7 @@ int ps_cuda_plan_init(struct ps_cuda_plan *p,
     if (!is_supported(job)) {
         return PS_E_UNSUPPORTED;
     }
-    p->is_in_place = p->is_sum && !ps_cuda_decodes(job);
+    p->is_in_place = p->is_sum && !ps_job_decodes(job);
     add_sources(p);
     if (p->encodes) {
         add_encoding(p);

@@ -90,14 +90,3 @@ static inline uint64_t ps_cuda_source_at(const struct ps_cuda_plan *p,
 
     return p->spans[PS_CUDA_SOURCES].at + place * p->src_stride;
 }
-
-/* True if sources have another type than the computation. */
-static inline bool ps_cuda_widens(const struct ps_job *job)
-{
-    return job->storage_dtype != PS_DTYPE_FLOAT32 && !job->src_is_float32;
-}
-
-static inline bool ps_cuda_decodes(const struct ps_job *job)
-{
-    return job->src_codec.kind != PS_CODEC_NONE;
-}
