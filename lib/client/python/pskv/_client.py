@@ -43,6 +43,13 @@ class Handle:
         raise TypeError("a handle belongs to its store and cannot be copied or "
                         "pickled; wait() for it")
 
+    def _begin(self, start: Callable[[Any], int]) -> None:
+        """Starts an operation, which belongs to the handle then."""
+        op = c_void_p()
+        self._store._check(start(byref(op)))
+        assert op.value is not None
+        self._ops.append(op.value)
+
     def done(self) -> bool:
         """True if wait() would return at once."""
         if self._finished:
@@ -270,10 +277,7 @@ class Client:
         """Runs a declaration of the whole job; waits until the servers have
         it."""
         handle = Handle(self)
-        op = c_void_p()
-        self._check(start(byref(op)))
-        assert op.value is not None
-        handle._ops.append(op.value)
+        handle._begin(start)
         handle.wait()
 
     # -------------------------------------------------------------------- loops

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
+import warnings
 from ctypes import byref
 from typing import Any, ContextManager, Dict, List, Mapping, Optional, Tuple
 
@@ -99,7 +100,8 @@ class _Multipliers:
 
 
 class Training(Values):
-    """The calls of a store about the whole job, and on keys."""
+    """The calls of a store about the whole job. Its optimizer has factors for
+    single keys, so these calls know the keys."""
 
     def __init__(self, *options: Any) -> None:
         self._multipliers = _Multipliers({}, False)
@@ -194,6 +196,18 @@ class Training(Values):
         # pylint: disable=redefined-builtin
         """set_optimizer_param('clip_gradient', ...); 0: no limit."""
         self.set_optimizer_param("clip_gradient", clip_gradient, round)
+
+    def _warn_of_factors(self, what: str, factors: Optional[Mapping[Key, float]],
+                         names: Optional[Mapping[Key, str]] = None) -> None:
+        """Warns if a factor is for a key that was probably not meant."""
+        others = set((names or {}).values())
+        for key in factors or ():
+            meant = None if key in self._keys or key in others else \
+                self._meant(key)
+            if meant is not None:
+                warnings.warn("%s of %r has no effect: no key has this name so "
+                              "far. Did you mean %r?" % (what, key, meant),
+                              stacklevel=3)
 
     # -------------------------------------------------------------- compression
 

@@ -7,7 +7,7 @@ import ctypes
 import math
 import warnings
 from ctypes import addressof, byref, c_int64, c_uint32, c_uint64, c_void_p
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _lib
 from ._array import Array, device_of, devices_at, dtype_name, new_array, \
@@ -212,18 +212,6 @@ class Values(Client):
                           "first if you want both" % (key, meant),
                           stacklevel=2)
 
-    def _warn_of_factors(self, what: str, factors: Optional[Mapping[Key, float]],
-                         names: Optional[Mapping[Key, str]] = None) -> None:
-        """Warns if a factor is for a key that was probably not meant."""
-        others = set((names or {}).values())
-        for key in factors or ():
-            meant = None if key in self._keys or key in others else \
-                self._meant(key)
-            if meant is not None:
-                warnings.warn("%s of %r has no effect: no key has this name so "
-                              "far. Did you mean %r?" % (what, key, meant),
-                              stacklevel=3)
-
     def _known(self, request: _KeyRequest, like: Array, flags: int = 0) -> _Known:
         """The key of a request whose arrays must fit it, as _declare()."""
         known = self._declare(request.key, like.dtype, like.shape, flags)
@@ -251,10 +239,13 @@ class Values(Client):
                     arrays.append(Array(o, writable, self._entrance))
         return list(by_key.values())
 
-    def _given(self, key: Any, given: Any) -> List[_KeyRequest]:
+    def _given(self, key: Any, given: Any,
+               wanted: Any = None) -> List[_KeyRequest]:
         if given is None:
             raise TypeError("key %r: an array is wanted, not None" % (key,))
-        return self._requests(key, given, None)
+        requests = self._requests(key, given, wanted)
+        _read_before_written(requests)
+        return requests
 
     # --------------------------------------------------------------- operations
 
@@ -277,7 +268,7 @@ class Values(Client):
 
     def _op_options(self, given: List[Array], priority: int, reduce: str,
                     root: int, callback: bool, samples: Optional[int] = None
-                    ) -> Tuple[_lib.OpOptions, Any]:
+                    ) -> _lib.OpOptions:
         o = _lib.OpOptions(size=ctypes.sizeof(_lib.OpOptions),
                            priority=_lib.number(priority, "priority", int),
                            root=_lib.number(root, "root", int))
@@ -289,15 +280,13 @@ class Values(Client):
             if not 0 < _lib.number(samples, "samples", int) < 1 << 32:
                 raise ValueError("samples must be a number from 1 on")
             o.samples = samples
-        srcs = None
         if len(given) > 1:
-            srcs = (c_void_p * len(given))(*[a.address for a in given])
-            o.srcs = srcs
+            o.srcs = (c_void_p * len(given))(*[a.address for a in given])
             o.src_count = len(given)
         if callback:
             # Does nothing, but a callback makes psc_fd() readable at the end.
             o.callback = self._callback
-        return o, srcs
+        return o
 
     def _start(self, handle: Optional[Handle], what: str, request: _KeyRequest,
                priority: int, reduce: str = "sum", root: int = 0,
@@ -311,25 +300,24 @@ class Values(Client):
         if _NEW.get(what) == _lib.KEY_OF_SUMS:
             self._warn_of_slip(request.key)
         known = self._known(request, arrays[0], _NEW.get(what, 0))
-        o, srcs = self._op_options(request.given, priority, reduce, root,
-                                   handle is not None, samples)
+        o = self._op_options(request.given, priority, reduce, root,
+                             handle is not None, samples)
         o.device = device
         src = request.given[0].address if request.given else None
         out = request.wanted[0].address if request.wanted else None
-        op = c_void_p()
-        ret = byref(op) if handle is not None else None
         function = getattr(self._lib, "psc_%s_start" % what)
-        if what in ("pushpull", "broadcast"):
-            rc = function(self._open(), known.number, src, out, byref(o), ret)
-        elif what == "pull":
-            rc = function(self._open(), known.number, out, byref(o), ret)
+        places = (out,) if what == "pull" else (src, out) \
+            if what in ("pushpull", "broadcast") else (src,)
+
+        def start(ret: Any) -> int:
+            rc: int = function(self._open(), known.number, *places, byref(o),
+                               ret)
+            return rc
+
+        if handle is None:
+            self._check(start(None))
         else:
-            rc = function(self._open(), known.number, src, byref(o), ret)
-        del srcs
-        self._check(rc)
-        if handle is not None:
-            assert op.value is not None
-            handle._ops.append(op.value)
+            handle._begin(start)
             handle._buffers.extend(arrays)
             for other in request.wanted[1:]:
                 if device is None and other.place is None:
@@ -385,14 +373,18 @@ class Values(Client):
         handle.wait()
         known.valued = True
 
-    def _rows(self, what: str, key: Key, rows: Any, array: Array,
-              priority: int) -> Handle:
-        """A push or pull of rows, with a handle."""
-        self._key_list(key)
+    def _rows_key(self, key: Key) -> _Known:
         known = self._keys.get(key)
         if known is None or known.width == 0:
             raise ValueError("key %r is not one of rows; init_rows() makes "
                              "one" % (key,))
+        return known
+
+    def _rows(self, what: str, key: Key, rows: Any, array: Array,
+              priority: int) -> Handle:
+        """A push or pull of rows, with a handle."""
+        self._key_list(key)
+        known = self._rows_key(key)
         if array.dtype != known.dtype or \
                 array.count != len(rows) * known.width:
             raise ValueError(
@@ -402,16 +394,13 @@ class Values(Client):
                            array.count))
         self._collect()
         handle = Handle(self)
-        o, _ = self._op_options([], priority, "sum", 0, True)
-        op = c_void_p()
+        o = self._op_options([], priority, "sum", 0, True)
         address = array.address if len(rows) > 0 else None
         call = _lib.Rows(numbers=addressof(rows), count=len(rows),
                          src=address if what == "push" else None,
                          out=address if what == "pull" else None)
-        self._check(getattr(self._lib, "psc_%s_rows_start" % what)(
-            self._open(), known.number, byref(call), byref(o), byref(op)))
-        assert op.value is not None
-        handle._ops.append(op.value)
+        handle._begin(lambda op: getattr(self._lib, "psc_%s_rows_start" % what)(
+            self._open(), known.number, byref(call), byref(o), op))
         handle._buffers.append(array)
         return handle
 
@@ -446,10 +435,7 @@ class Values(Client):
         """The rows `row_ids`, each once and ascending: their numbers as int64,
         and the rows. Needs NumPy."""
         import numpy  # pylint: disable=import-outside-toplevel
-        known = self._keys.get(key)
-        if known is None or known.width == 0:
-            raise ValueError("key %r is not one of rows; init_rows() makes "
-                             "one" % (key,))
+        known = self._rows_key(key)
         numbers = numpy.unique(numpy.asarray(row_ids).astype(numpy.int64))
         out = numpy.empty((len(numbers), known.width),
                           dtype=numpy_name(known.dtype))
@@ -514,12 +500,7 @@ class Values(Client):
                        samples: Optional[int] = None) -> Handle:
         """pushpull() with a handle."""
         handle = Handle(self)
-        wanted = value if out is None else out
-        if value is None:
-            raise TypeError("key %r: an array is wanted, not None" % (key,))
-        requests = self._requests(key, value, wanted)
-        _read_before_written(requests)
-        for request in requests:
+        for request in self._given(key, value, value if out is None else out):
             self._start(handle, "pushpull", request, priority, reduce, 0,
                         samples)
         return handle
@@ -534,12 +515,7 @@ class Values(Client):
                         priority: int = 0, root: int = 0) -> Handle:
         """broadcast() with a handle."""
         handle = Handle(self)
-        wanted = value if out is None else out
-        if value is None:
-            raise TypeError("key %r: an array is wanted, not None" % (key,))
-        requests = self._requests(key, value, wanted)
-        _read_before_written(requests)
-        for request in requests:
+        for request in self._given(key, value, value if out is None else out):
             known = self._keys.get(request.key)
             if known is not None and known.valued:
                 self._start(handle, "broadcast", request, priority, root=root)
@@ -568,10 +544,7 @@ class Values(Client):
     def barrier_async(self) -> Handle:
         """A barrier with a handle."""
         handle = Handle(self)
-        o, _ = self._op_options([], 0, "sum", 0, True)
-        op = c_void_p()
-        self._check(self._lib.psc_barrier_start(self._open(), byref(o),
-                                                byref(op)))
-        assert op.value is not None
-        handle._ops.append(op.value)
+        o = self._op_options([], 0, "sum", 0, True)
+        handle._begin(lambda op: self._lib.psc_barrier_start(
+            self._open(), byref(o), op))
         return handle
