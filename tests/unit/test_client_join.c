@@ -70,7 +70,7 @@ static void all_have_joined(struct fixture *f, const struct ps_msg_l_op *m,
     peer_done(&f->peer, m->op_id, m->round);
 }
 
-static struct ps_msg_l_op take_pass(struct fixture *f, uint32_t key,
+static struct ps_msg_l_op take_skip(struct fixture *f, uint32_t key,
                                     uint64_t round)
 {
     struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_SKIP);
@@ -134,8 +134,8 @@ static struct joined join(struct fixture *f, uint64_t round)
     } else {
         j.meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     }
-    j.w = take_pass(f, W, round);
-    j.b = take_pass(f, B, round);
+    j.w = take_skip(f, W, round);
+    j.b = take_skip(f, B, round);
     if (first) {
         answer_meet(f, &ask.l_key);
         j.meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
@@ -175,9 +175,9 @@ static void a_joined_rank_skips_until_all_have_joined(void **state)
         j = join(f, n + 2);
         assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
         pass_done(f, &j.w);
-        j.w = take_pass(f, W, n + 3);
+        j.w = take_skip(f, W, n + 3);
         pass_done(f, &j.b);
-        j.b = take_pass(f, B, n + 3);
+        j.b = take_skip(f, B, n + 3);
         assert_true(peer_is_silent(&f->peer));
 
         /* One key ends, then AGREE, then the other key. */
@@ -185,7 +185,7 @@ static void a_joined_rank_skips_until_all_have_joined(void **state)
         all_have_joined(f, &j.meet, true);
         assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
         pass_done(f, &j.b);
-        j.b = take_pass(f, B, n + 4);
+        j.b = take_skip(f, B, n + 4);
         assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
         complete_all_skipped(f, &j.b);
         assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
@@ -230,14 +230,14 @@ static void skips_follow_earlier_pushes(void **state)
     push = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(psc_join_start(f->c, NULL, &join_op), 0);
     ask = peer_expect(&f->peer, PS_MSG_L_KEY);
-    b = take_pass(f, B, 1);
+    b = take_skip(f, B, 1);
     answer_meet(f, &ask.l_key);
     meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     pass_done(f, &push);
     push = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_true(peer_is_silent(&f->peer));
     pass_done(f, &push);
-    w = take_pass(f, W, 3);
+    w = take_skip(f, W, 3);
     complete_all_skipped(f, &w);
     complete_all_skipped(f, &b);
     all_have_joined(f, &meet, true);
@@ -284,7 +284,7 @@ static void a_conflict_of_others_does_not_end_the_join(void **state)
 
     peer_refuse(&f->peer, j.w.op_id, PS_E_MISMATCH, "sum here, mean there");
     assert_int_equal(psc_dispatch(f->c), 0);
-    j.w = take_pass(f, W, 1);
+    j.w = take_skip(f, W, 1);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     complete_all_skipped(f, &j.w);
     complete_all_skipped(f, &j.b);
@@ -319,7 +319,7 @@ static void failed_skip_ends_the_client(void **state)
     struct joined j = join(f, 1);
 
     pass_done(f, &j.b);
-    take_pass(f, B, 2);
+    take_skip(f, B, 2);
     peer_refuse(&f->peer, j.w.op_id, PS_E_TOOBIG, "'w' is too big");
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_TOOBIG);
     assert_detail(f, "'w' is too big");
@@ -407,7 +407,7 @@ static void freed_join_continues(void **state)
 
     psc_op_free(j.op);
     pass_done(f, &j.w);
-    j.w = take_pass(f, W, 2);
+    j.w = take_skip(f, W, 2);
     assert_int_equal(psc_push_start(f->c, f->w, x, NULL, &op), PSC_E_INVAL);
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_dispatch(f->c), 0);
