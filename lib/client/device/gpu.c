@@ -18,10 +18,7 @@
 
 /* ------------------------------------------------------------------- driver */
 
-static const struct symbol {
-    const char *name;
-    size_t offset; /* Of the member that points to the function. */
-} symbols[] = {
+static const struct ps_cu_symbol symbols[] = {
 #define SYMBOL(member, name, arguments)                                        \
     {name, offsetof(struct gpu_driver, member)},
     GPU_CALLS(SYMBOL)
@@ -36,21 +33,19 @@ static int load_driver(struct gpu_driver *d, char *why, size_t why_cap)
     const char *path = given != NULL ? given : "libcuda.so.1";
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *name = "?";
-    gpu_result r;
+    const char *missing;
+    ps_cu_result r;
 
     if (library == NULL) {
         snprintf(why, why_cap, "%s", dlerror());
         return PSC_E_UNSUPPORTED;
     }
-    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-        void *found = dlsym(library, symbols[i].name);
-
-        if (found == NULL) {
-            snprintf(why, why_cap, "%s has no %s", path, symbols[i].name);
-            dlclose(library);
-            return PSC_E_UNSUPPORTED;
-        }
-        memcpy((char *)d + symbols[i].offset, &found, sizeof(found));
+    missing = ps_cu_find_symbols(library, d, symbols,
+                                 sizeof(symbols) / sizeof(symbols[0]));
+    if (missing != NULL) {
+        snprintf(why, why_cap, "%s has no %s", path, missing);
+        dlclose(library);
+        return PSC_E_UNSUPPORTED;
     }
     d->library = library;
     r = d->init(0);
@@ -70,12 +65,12 @@ struct gpu {
     struct gpu_table *table;
     struct gpu *next;
     int32_t ordinal;
-    gpu_number number;
-    gpu_context context;
-    gpu_stream streams[2]; /* By direction. */
-    gpu_stream entrance;   /* See gpu_entrance(); NULL: none. */
+    ps_cu_device number;
+    ps_cu_context context;
+    ps_cu_stream streams[2]; /* By direction. */
+    ps_cu_stream entrance;   /* See gpu_entrance(); NULL: none. */
     struct ps_list transfers[2];
-    gpu_event spare_events[SPARE_EVENTS];
+    ps_cu_event spare_events[SPARE_EVENTS];
     uint32_t spare_event_count;
 };
 
@@ -102,7 +97,7 @@ const char *gpu_why(const struct psc_client *c)
     return c->gpus != NULL ? c->gpus->why : ps_strerror(PS_E_NOMEM);
 }
 
-static int fail(struct gpu_table *t, gpu_result r, int32_t ordinal,
+static int fail(struct gpu_table *t, ps_cu_result r, int32_t ordinal,
                 const char *call)
 {
     const char *name = NULL;
@@ -115,10 +110,10 @@ static int fail(struct gpu_table *t, gpu_result r, int32_t ordinal,
     }
     snprintf(t->why, sizeof(t->why), "%s on GPU %d: %s (%d)", call, ordinal,
              name, r);
-    return r == GPU_OUT_OF_MEMORY ? PSC_E_NOMEM : PSC_E_IO;
+    return r == PS_CU_OUT_OF_MEMORY ? PSC_E_NOMEM : PSC_E_IO;
 }
 
-int gpu_check(const struct gpu *g, gpu_result r, const char *call)
+int gpu_check(const struct gpu *g, ps_cu_result r, const char *call)
 {
     return fail(g->table, r, g->ordinal, call);
 }
@@ -133,7 +128,7 @@ int gpu_enter(const struct gpu *g)
 
 void gpu_leave(const struct gpu *g)
 {
-    gpu_context ignored;
+    ps_cu_context ignored;
 
     (void)g->table->driver.pop(&ignored);
 }
@@ -143,7 +138,7 @@ const struct gpu_driver *gpu_driver_of(const struct gpu *g)
     return &g->table->driver;
 }
 
-gpu_number gpu_number_of(const struct gpu *g)
+ps_cu_device gpu_number_of(const struct gpu *g)
 {
     return g->number;
 }
@@ -180,7 +175,7 @@ static void close_gpu(struct gpu *g)
     for (size_t i = 0; i < 2; i++) {
         if (g->streams[i] != NULL) {
             /* The last wake() has run afterwards. */
-            (void)d->stream_finish(g->streams[i]);
+            (void)d->wait(g->streams[i]);
             (void)d->stream_free(g->streams[i]);
         }
     }
@@ -197,10 +192,10 @@ static int open_streams(struct gpu *g)
     int rc = 0;
 
     for (size_t i = 0; i < 2 && rc == 0; i++) {
-        rc = gpu_check(
-            g,
-            g->table->driver.stream_new(&g->streams[i], GPU_STREAM_INDEPENDENT),
-            "cuStreamCreate");
+        rc = gpu_check(g,
+                       g->table->driver.stream_new(&g->streams[i],
+                                                   PS_CU_STREAM_INDEPENDENT),
+                       "cuStreamCreate");
     }
     return rc;
 }
@@ -267,8 +262,8 @@ static int obtain_gpu(struct psc_client *c, int32_t ordinal,
 static int ordinal_of(struct gpu_table *t, const void *array, int32_t *ret)
 {
     int found = 0;
-    gpu_result r = t->driver.pointer(&found, GPU_POINTER_DEVICE,
-                                     (gpu_address)(uintptr_t)array);
+    ps_cu_result r = t->driver.pointer(&found, PS_CU_POINTER_DEVICE,
+                                       (ps_cu_address)(uintptr_t)array);
 
     if (r != 0) {
         snprintf(t->why, sizeof(t->why),
@@ -313,7 +308,7 @@ int gpu_entrance(struct gpu *g, void **ret_stream)
         }
         rc = gpu_check(
             g,
-            g->table->driver.stream_new(&g->entrance, GPU_STREAM_INDEPENDENT),
+            g->table->driver.stream_new(&g->entrance, PS_CU_STREAM_INDEPENDENT),
             "cuStreamCreate");
         gpu_leave(g);
     }
@@ -325,18 +320,18 @@ int gpu_entrance(struct gpu *g, void **ret_stream)
 
 /* ------------------------------------------------------------------ events */
 
-static int obtain_event(struct gpu *g, gpu_event *ret_event)
+static int obtain_event(struct gpu *g, ps_cu_event *ret_event)
 {
     if (g->spare_event_count > 0) {
         *ret_event = g->spare_events[--g->spare_event_count];
         return 0;
     }
     return gpu_check(g,
-                     g->table->driver.event_new(ret_event, GPU_EVENT_NO_TIME),
+                     g->table->driver.event_new(ret_event, PS_CU_EVENT_NO_TIME),
                      "cuEventCreate");
 }
 
-static void drop_event(struct gpu *g, gpu_event event)
+static void drop_event(struct gpu *g, ps_cu_event event)
 {
     if (event == NULL) {
         return;
@@ -348,7 +343,7 @@ static void drop_event(struct gpu *g, gpu_event event)
     }
 }
 
-void gpu_drop_event(struct gpu *g, gpu_event event)
+void gpu_drop_event(struct gpu *g, ps_cu_event event)
 {
     if (gpu_enter(g) == 0) {
         drop_event(g, event);
@@ -357,9 +352,9 @@ void gpu_drop_event(struct gpu *g, gpu_event event)
 }
 
 /* A new event behind the work in a stream. */
-static int record(struct gpu *g, gpu_stream stream, gpu_event *ret_event)
+static int record(struct gpu *g, ps_cu_stream stream, ps_cu_event *ret_event)
 {
-    gpu_event event = NULL;
+    ps_cu_event event = NULL;
     int rc = obtain_event(g, &event);
 
     if (rc != 0) {
@@ -375,7 +370,7 @@ static int record(struct gpu *g, gpu_stream stream, gpu_event *ret_event)
     return 0;
 }
 
-int gpu_mark(struct gpu *g, void *stream, gpu_event *ret_event)
+int gpu_mark(struct gpu *g, void *stream, ps_cu_event *ret_event)
 {
     int rc = gpu_enter(g);
 
@@ -402,7 +397,7 @@ static int pin(struct gpu *g, void *data, size_t size, unsigned flags,
                struct pinned **ret_pinned)
 {
     struct pinned *p = calloc(1, sizeof(*p));
-    gpu_result r;
+    ps_cu_result r;
     int rc;
 
     if (p == NULL) {
@@ -415,9 +410,10 @@ static int pin(struct gpu *g, void *data, size_t size, unsigned flags,
         free(p);
         return rc;
     }
-    r = g->table->driver.pin(data, size, flags | GPU_PIN_PORTABLE);
+    r = g->table->driver.pin(data, size, flags | PS_CU_HOST_PORTABLE);
     gpu_leave(g);
-    rc = r == GPU_ALREADY_REGISTERED ? 0 : gpu_check(g, r, "cuMemHostRegister");
+    rc = r == PS_CU_ALREADY_REGISTERED ? 0
+                                       : gpu_check(g, r, "cuMemHostRegister");
     *p = (struct pinned){
         .next = g->table->pinned, .data = data, .gpu = g, .works = rc == 0};
     g->table->pinned = p;
@@ -455,7 +451,7 @@ bool gpu_pin_results(struct gpu *g, const void *data)
     }
     p = find_pinned(g->table, a->data);
     if (p == NULL && pin(g, (void *)(uintptr_t)a->data, (size_t)a->size,
-                         GPU_PIN_READ_ONLY, &p) != 0) {
+                         PS_CU_HOST_READ_ONLY, &p) != 0) {
         return false;
     }
     return p->works;
@@ -495,7 +491,7 @@ static int enqueue(struct gpu *g, enum gpu_direction direction,
                    const struct gpu_copy *copy)
 {
     const struct gpu_driver *d = &g->table->driver;
-    gpu_stream s = g->streams[direction];
+    ps_cu_stream s = g->streams[direction];
 
     if (copy->bytes == 0) {
         return 0;
@@ -503,17 +499,17 @@ static int enqueue(struct gpu *g, enum gpu_direction direction,
     if (direction == GPU_TO_HOST) {
         return gpu_check(g,
                          d->to_host(copy->to,
-                                    (gpu_address)(uintptr_t)copy->from,
+                                    (ps_cu_address)(uintptr_t)copy->from,
                                     copy->bytes, s),
                          "cuMemcpyDtoHAsync");
     }
     return gpu_check(g,
-                     d->to_device((gpu_address)(uintptr_t)copy->to, copy->from,
-                                  copy->bytes, s),
+                     d->to_device((ps_cu_address)(uintptr_t)copy->to,
+                                  copy->from, copy->bytes, s),
                      "cuMemcpyHtoDAsync");
 }
 
-int gpu_copy(struct gpu *g, enum gpu_direction direction, gpu_event behind,
+int gpu_copy(struct gpu *g, enum gpu_direction direction, ps_cu_event behind,
              const struct gpu_copy *copies, size_t count)
 {
     int rc = gpu_enter(g);
@@ -596,7 +592,7 @@ first_ended(struct gpu *g, enum gpu_direction direction, int *ret_rc)
 {
     struct ps_list_node *n = ps_list_first(&g->transfers[direction]);
     struct gpu_transfer *t;
-    gpu_result r = 0;
+    ps_cu_result r = 0;
     int rc;
 
     if (n == NULL) {
@@ -607,7 +603,7 @@ first_ended(struct gpu *g, enum gpu_direction direction, int *ret_rc)
     if (rc == 0) {
         r = g->table->driver.event_query(t->event);
         gpu_leave(g);
-        if (r == GPU_NOT_READY) {
+        if (r == PS_CU_NOT_READY) {
             return NULL;
         }
         rc = gpu_check(g, r, "a copy");
@@ -638,8 +634,8 @@ void gpu_drain(struct psc_client *c)
     while (!gpu_is_idle(c)) {
         for (struct gpu *g = c->gpus->gpus; g != NULL; g = g->next) {
             if (gpu_enter(g) == 0) {
-                (void)c->gpus->driver.stream_finish(g->streams[GPU_TO_HOST]);
-                (void)c->gpus->driver.stream_finish(g->streams[GPU_TO_DEVICE]);
+                (void)c->gpus->driver.wait(g->streams[GPU_TO_HOST]);
+                (void)c->gpus->driver.wait(g->streams[GPU_TO_DEVICE]);
                 gpu_leave(g);
             }
         }
@@ -650,7 +646,7 @@ void gpu_drain(struct psc_client *c)
 void gpu_finish(struct gpu *g, enum gpu_direction direction)
 {
     if (gpu_enter(g) == 0) {
-        (void)g->table->driver.stream_finish(g->streams[direction]);
+        (void)g->table->driver.wait(g->streams[direction]);
         gpu_leave(g);
     }
 }

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/list.h"
+#include "kernel/cuda/api.h"
 
 struct psc_client;
 struct psc_device;
@@ -17,64 +18,24 @@ struct ps_shm_block;
 struct gpu;
 struct gpu_table;
 
-/* The part of CUDA's driver API that copies use, loaded at run time: nothing is
- * linked, and a program that uses no GPU loads nothing. Types and numbers are
- * those of cuda.h, which do not change. */
-
-typedef int gpu_result; /* CUresult; 0: success. */
-typedef int gpu_number; /* CUdevice */
-typedef struct gpu_context_tag *gpu_context;
-typedef struct gpu_stream_tag *gpu_stream;
-typedef struct gpu_event_tag *gpu_event;
-typedef unsigned long long gpu_address;
-
-#define GPU_OUT_OF_MEMORY      2
-#define GPU_NOT_READY          600
-#define GPU_ALREADY_REGISTERED 712
-/* Flags. */
-#define GPU_STREAM_INDEPENDENT 1u /* Of the legacy default stream. */
-#define GPU_EVENT_NO_TIME      2u
-#define GPU_PIN_PORTABLE       1u
-#define GPU_PIN_READ_ONLY      8u
-/* Attribute of a pointer: the number of its device, an int. */
-#define GPU_POINTER_DEVICE     9
-/* The default stream of the calling thread. */
-#define GPU_STREAM_OF_THREAD   2u
-
-typedef void (*gpu_host_function)(void *arg);
-
-/* X(member, name, arguments) */
 #define GPU_CALLS(X)                                                           \
-    X(init, "cuInit", (unsigned flags))                                        \
-    X(error_name, "cuGetErrorName", (gpu_result error, const char **ret))      \
-    X(device, "cuDeviceGet", (gpu_number * ret, int ordinal))                  \
-    X(retain, "cuDevicePrimaryCtxRetain", (gpu_context * ret, gpu_number d))   \
-    X(unretain, "cuDevicePrimaryCtxRelease_v2", (gpu_number d))                \
-    X(push, "cuCtxPushCurrent_v2", (gpu_context c))                            \
-    X(pop, "cuCtxPopCurrent_v2", (gpu_context * ret))                          \
+    PS_CU_COMMON_CALLS(X)                                                      \
     X(pointer, "cuPointerGetAttribute",                                        \
-      (void *ret, int attribute, gpu_address at))                              \
+      (void *ret, int attribute, ps_cu_address at))                            \
     X(pin, "cuMemHostRegister_v2", (void *at, size_t bytes, unsigned flags))   \
     X(unpin, "cuMemHostUnregister", (void *at))                                \
-    X(to_device, "cuMemcpyHtoDAsync_v2",                                       \
-      (gpu_address to, const void *from, size_t bytes, gpu_stream s))          \
-    X(to_host, "cuMemcpyDtoHAsync_v2",                                         \
-      (void *to, gpu_address from, size_t bytes, gpu_stream s))                \
     X(call_host, "cuLaunchHostFunc",                                           \
-      (gpu_stream s, gpu_host_function run, void *arg))                        \
-    X(stream_new, "cuStreamCreate", (gpu_stream * ret, unsigned flags))        \
-    X(stream_free, "cuStreamDestroy_v2", (gpu_stream s))                       \
-    X(stream_finish, "cuStreamSynchronize", (gpu_stream s))                    \
+      (ps_cu_stream s, ps_cu_host_function run, void *arg))                    \
     X(stream_wait, "cuStreamWaitEvent",                                        \
-      (gpu_stream s, gpu_event e, unsigned flags))                             \
-    X(event_new, "cuEventCreate", (gpu_event * ret, unsigned flags))           \
-    X(event_free, "cuEventDestroy_v2", (gpu_event e))                          \
-    X(event_record, "cuEventRecord", (gpu_event e, gpu_stream s))              \
-    X(event_query, "cuEventQuery", (gpu_event e))
+      (ps_cu_stream s, ps_cu_event e, unsigned flags))                         \
+    X(event_new, "cuEventCreate", (ps_cu_event * ret, unsigned flags))         \
+    X(event_free, "cuEventDestroy_v2", (ps_cu_event e))                        \
+    X(event_record, "cuEventRecord", (ps_cu_event e, ps_cu_stream s))          \
+    X(event_query, "cuEventQuery", (ps_cu_event e))
 
 struct gpu_driver {
     void *library; /* For further functions of it. */
-#define MEMBER(member, name, arguments) gpu_result(*member) arguments;
+#define MEMBER(member, name, arguments) ps_cu_result(*member) arguments;
     GPU_CALLS(MEMBER)
 #undef MEMBER
 };
@@ -85,7 +46,7 @@ enum gpu_direction { GPU_TO_HOST, GPU_TO_DEVICE };
 struct gpu_transfer {
     struct gpu *gpu;
     enum gpu_direction direction;
-    gpu_event event; /* All is copied. */
+    ps_cu_event event; /* All is copied. */
     /* Removed from the list before. `rc` not 0: the GPU has failed. */
     void (*ended)(struct psc_client *c, struct gpu_transfer *t, int rc);
     struct ps_list_node node;
@@ -107,15 +68,16 @@ const char *gpu_why(const struct psc_client *c);
 PS_MUST_USE int gpu_enter(const struct gpu *g);
 void gpu_leave(const struct gpu *g);
 /* The error of a result of the driver; `call` is its function. */
-PS_MUST_USE int gpu_check(const struct gpu *g, gpu_result r, const char *call);
+PS_MUST_USE int gpu_check(const struct gpu *g, ps_cu_result r,
+                          const char *call);
 const struct gpu_driver *gpu_driver_of(const struct gpu *g);
-gpu_number gpu_number_of(const struct gpu *g);
+ps_cu_device gpu_number_of(const struct gpu *g);
 
 /* A stream without work, for psc_device_stream(). */
 PS_MUST_USE int gpu_entrance(struct gpu *g, void **ret_stream);
 /* Records an event of the GPU in a stream of the program. */
-PS_MUST_USE int gpu_mark(struct gpu *g, void *stream, gpu_event *ret_event);
-void gpu_drop_event(struct gpu *g, gpu_event event);
+PS_MUST_USE int gpu_mark(struct gpu *g, void *stream, ps_cu_event *ret_event);
+void gpu_drop_event(struct gpu *g, ps_cu_event event);
 
 /* Pins the arena of the block, once. */
 PS_MUST_USE int gpu_pin_block(struct gpu *g, struct ps_shm_block *b);
@@ -126,7 +88,7 @@ void gpu_forget(struct psc_client *c, const void *data);
 
 /* Enqueues copies behind the event; NULL: behind those before. */
 PS_MUST_USE int gpu_copy(struct gpu *g, enum gpu_direction direction,
-                         gpu_event behind, const struct gpu_copy *copies,
+                         ps_cu_event behind, const struct gpu_copy *copies,
                          size_t count);
 /* Begins a transfer of the copies enqueued so far. `ended` is not called within
  * this call. */

@@ -4,81 +4,42 @@
 #include "client/device/shared.h"
 #include "client/state.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/str.h"
 
-#define DESCRIPTOR     1 /* A type of handles of memory. */
-#define PINNED         1 /* A type of allocations: not pageable. */
-#define ON_DEVICE      1 /* A type of places. */
-#define READ_AND_WRITE 3
-
 /* Allocations that the agent has at a time. */
-#define KEPT_MAX       256u
+#define KEPT_MAX      256u
 
 /* Attributes of a pointer. */
-#define DEVICE         GPU_POINTER_DEVICE /* int */
-#define NUMBER         7                  /* unsigned long long */
-#define IS_EXPORTABLE  10                 /* unsigned */
-#define START          11                 /* gpu_address */
-#define SIZE           12                 /* size_t */
-
-#define INTERPROCESS   4u
-
-typedef unsigned long long gpu_memory;
-
-struct gpu_location {
-    int type;
-    int id;
-};
-
-struct gpu_properties {
-    int type;
-    int handle_types;
-    struct gpu_location location;
-    void *metadata;
-    unsigned char flags[8];
-};
-
-struct gpu_access {
-    struct gpu_location location;
-    int flags;
-};
+#define DEVICE        PS_CU_POINTER_DEVICE /* int */
+#define NUMBER        7                    /* unsigned long long */
+#define IS_EXPORTABLE 10                   /* unsigned */
+#define START         11                   /* ps_cu_address */
+#define SIZE          12                   /* size_t */
 
 /* X(member, name, arguments) */
 #define SHARED_CALLS(X)                                                        \
+    PS_CU_MEMORY_CALLS(X)                                                      \
     X(granularity, "cuMemGetAllocationGranularity",                            \
-      (size_t * ret, const struct gpu_properties *p, int option))              \
+      (size_t * ret, const struct ps_cu_properties *p, int option))            \
     X(create, "cuMemCreate",                                                   \
-      (gpu_memory * ret, size_t bytes, const struct gpu_properties *p,         \
+      (ps_cu_memory * ret, size_t bytes, const struct ps_cu_properties *p,     \
        unsigned long long flags))                                              \
-    X(release, "cuMemRelease", (gpu_memory m))                                 \
     X(export_memory, "cuMemExportToShareableHandle",                           \
-      (void *ret, gpu_memory m, int type, unsigned long long flags))           \
-    X(reserve, "cuMemAddressReserve",                                          \
-      (gpu_address * ret, size_t bytes, size_t alignment, gpu_address near,    \
-       unsigned long long flags))                                              \
-    X(unreserve, "cuMemAddressFree", (gpu_address at, size_t bytes))           \
-    X(map, "cuMemMap",                                                         \
-      (gpu_address at, size_t bytes, size_t offset, gpu_memory m,              \
-       unsigned long long flags))                                              \
-    X(unmap, "cuMemUnmap", (gpu_address at, size_t bytes))                     \
-    X(set_access, "cuMemSetAccess",                                            \
-      (gpu_address at, size_t bytes, const struct gpu_access *access,          \
-       size_t count))                                                          \
-    X(uuid, "cuDeviceGetUuid_v2", (struct gpu_uuid * ret, gpu_number d))       \
+      (void *ret, ps_cu_memory m, int type, unsigned long long flags))         \
     X(export_event, "cuIpcGetEventHandle",                                     \
-      (struct gpu_handle * ret, gpu_event e))                                  \
+      (struct ps_cu_handle * ret, ps_cu_event e))                              \
     X(export_allocation, "cuIpcGetMemHandle",                                  \
-      (struct gpu_handle * ret, gpu_address at))                               \
+      (struct ps_cu_handle * ret, ps_cu_address at))                           \
     X(attributes, "cuPointerGetAttributes",                                    \
-      (unsigned count, const int *attributes, void **values, gpu_address at))
+      (unsigned count, const int *attributes, void **values,                   \
+       ps_cu_address at))
 
 struct shared_calls {
-#define MEMBER(member, name, arguments) gpu_result(*member) arguments;
+#define MEMBER(member, name, arguments) ps_cu_result(*member) arguments;
     SHARED_CALLS(MEMBER)
 #undef MEMBER
 };
@@ -89,8 +50,7 @@ struct shared_table {
     struct shared_memory *memory;
     struct shared_memory *foreign; /* The last one used is the first. */
     uint32_t foreign_count;
-    bool
-        is_explained; /* The program has got the reason why arrays are copied. */
+    bool is_explained; /* The program has the reason why arrays are copied. */
     struct shared_event *events;
     struct shared_event *spare_events;
     uint32_t last_event;
@@ -98,10 +58,7 @@ struct shared_table {
 
 /* -------------------------------------------------------------------- calls */
 
-static const struct symbol {
-    const char *name;
-    size_t offset; /* Of the member that points to the function. */
-} symbols[] = {
+static const struct ps_cu_symbol symbols[] = {
 #define SYMBOL(member, name, arguments)                                        \
     {name, offsetof(struct shared_calls, member)},
     SHARED_CALLS(SYMBOL)
@@ -111,6 +68,7 @@ static const struct symbol {
 int shared_load(struct psc_client *c, const struct gpu *g)
 {
     struct shared_table *t = c->shared;
+    const char *missing;
 
     if (t == NULL) {
         t = calloc(1, sizeof(*t));
@@ -119,15 +77,14 @@ int shared_load(struct psc_client *c, const struct gpu *g)
         }
         c->shared = t;
     }
-    for (size_t i = 0;
-         !t->is_loaded && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-        void *found = dlsym(gpu_driver_of(g)->library, symbols[i].name);
-
-        if (found == NULL) {
-            return client_error(c, PSC_E_UNSUPPORTED,
-                                "the CUDA driver has no %s", symbols[i].name);
-        }
-        memcpy((char *)&t->calls + symbols[i].offset, &found, sizeof(found));
+    missing = t->is_loaded
+                  ? NULL
+                  : ps_cu_find_symbols(gpu_driver_of(g)->library, &t->calls,
+                                       symbols,
+                                       sizeof(symbols) / sizeof(symbols[0]));
+    if (missing != NULL) {
+        return client_error(c, PSC_E_UNSUPPORTED, "the CUDA driver has no %s",
+                            missing);
     }
     t->is_loaded = true;
     return 0;
@@ -135,7 +92,7 @@ int shared_load(struct psc_client *c, const struct gpu *g)
 
 /* Identity of the GPU, which is current. */
 static int shared_find_uuid(const struct shared_calls *calls,
-                            const struct gpu *g, struct gpu_uuid *ret_uuid)
+                            const struct gpu *g, struct ps_cu_uuid *ret_uuid)
 {
     return gpu_check(g, calls->uuid(ret_uuid, gpu_number_of(g)),
                      "cuDeviceGetUuid");
@@ -146,11 +103,11 @@ static int shared_find_uuid(const struct shared_calls *calls,
 /* Offers memory to the agent; the answer comes later. */
 static int shared_memory_announce(struct psc_client *c, struct shared_memory *m)
 {
-    struct ps_msg msg = {.code = PS_MSG_L_DEVICE,
-                         .l_device = {.region = m->region,
-                                      .size = m->size,
-                                      .uuid = {.data = m->uuid.bytes,
-                                               .len = SHARED_UUID_BYTES}}};
+    struct ps_msg msg = {
+        .code = PS_MSG_L_DEVICE,
+        .l_device = {.region = m->region,
+                     .size = m->size,
+                     .uuid = {.data = m->uuid.bytes, .len = PS_CU_UUID_BYTES}}};
 
     m->answer = ANSWER_NONE;
     m->error = 0;
@@ -166,7 +123,7 @@ static int shared_memory_announce(struct psc_client *c, struct shared_memory *m)
     }
     if (m->fd < 0) {
         msg.l_device.handle = (struct ps_bytes){.data = m->handle.bytes,
-                                                .len = SHARED_HANDLE_BYTES};
+                                                .len = PS_CU_HANDLE_BYTES};
     }
     return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &msg, m->fd);
 }
@@ -189,11 +146,11 @@ static void shared_memory_withdraw(struct psc_client *c,
  * stays this process's own. */
 
 /* Maps new memory of the driver. With the GPU current. */
-static int map_memory(const struct shared_calls *calls, gpu_memory from,
-                      const struct gpu_properties *p, struct shared_memory *m)
+static int map_memory(const struct shared_calls *calls, ps_cu_memory from,
+                      const struct ps_cu_properties *p, struct shared_memory *m)
 {
-    const struct gpu_access access = {.location = p->location,
-                                      .flags = READ_AND_WRITE};
+    const struct ps_cu_access access = {.location = p->location,
+                                        .flags = PS_CU_READ_WRITE};
     int rc = gpu_check(m->gpu, calls->reserve(&m->at, m->size, 0, 0, 0),
                        "cuMemAddressReserve");
 
@@ -209,7 +166,8 @@ static int map_memory(const struct shared_calls *calls, gpu_memory from,
     if (rc != 0) {
         goto unmap;
     }
-    rc = gpu_check(m->gpu, calls->export_memory(&m->fd, from, DESCRIPTOR, 0),
+    rc = gpu_check(m->gpu,
+                   calls->export_memory(&m->fd, from, PS_CU_DESCRIPTOR, 0),
                    "cuMemExportToShareableHandle");
     if (rc != 0) {
         goto unmap;
@@ -227,13 +185,14 @@ unreserve:
 static int make_memory(const struct shared_calls *calls,
                        struct shared_memory *m)
 {
-    const struct gpu_properties p = {
-        .type = PINNED,
-        .handle_types = DESCRIPTOR,
-        .location = {.type = ON_DEVICE, .id = gpu_number_of(m->gpu)},
+    const struct ps_cu_properties p = {
+        .type = PS_CU_PINNED,
+        .handle_types = PS_CU_DESCRIPTOR,
+        .location = {.type = PS_CU_LOCATION_DEVICE,
+                     .id = gpu_number_of(m->gpu)},
     };
     size_t unit = 0;
-    gpu_memory made;
+    ps_cu_memory made;
     int rc = shared_find_uuid(calls, m->gpu, &m->uuid);
 
     if (rc == 0) {
@@ -351,11 +310,11 @@ struct allocation {
     int device;
     unsigned long long id;
     unsigned is_exportable;
-    gpu_address at;
+    ps_cu_address at;
     size_t size;
 };
 
-static bool find_allocation(const struct shared_table *t, gpu_address at,
+static bool find_allocation(const struct shared_table *t, ps_cu_address at,
                             struct allocation *ret)
 {
     static const int attributes[] = {DEVICE, NUMBER, IS_EXPORTABLE, START,
@@ -540,7 +499,7 @@ static struct shared_memory *use(struct shared_table *t, unsigned long long id)
 struct shared_memory *shared_foreign_find(struct psc_client *c, struct gpu *g,
                                           const void *data, size_t bytes)
 {
-    const gpu_address at = (uintptr_t)data;
+    const ps_cu_address at = (uintptr_t)data;
     struct shared_memory *m;
     const struct shared_memory *refused;
     struct allocation a;
@@ -585,9 +544,10 @@ static int make_event(struct psc_client *c, struct gpu *g,
     }
     rc = shared_find_uuid(&c->shared->calls, g, &e->uuid);
     if (rc == 0) {
-        rc = gpu_check(
-            g, d->event_new(&e->event, GPU_EVENT_NO_TIME | INTERPROCESS),
-            "cuEventCreate");
+        rc = gpu_check(g,
+                       d->event_new(&e->event, PS_CU_EVENT_NO_TIME |
+                                                   PS_CU_EVENT_INTERPROCESS),
+                       "cuEventCreate");
     }
     if (rc != 0) {
         free(e);
@@ -649,8 +609,8 @@ int shared_event_announce(struct psc_client *c, struct shared_event *e)
         .code = PS_MSG_L_DEVICE_EVENT,
         .l_device_event = {
             .event = e->number,
-            .uuid = {.data = e->uuid.bytes, .len = SHARED_UUID_BYTES},
-            .handle = {.data = e->handle.bytes, .len = SHARED_HANDLE_BYTES}}};
+            .uuid = {.data = e->uuid.bytes, .len = PS_CU_UUID_BYTES},
+            .handle = {.data = e->handle.bytes, .len = PS_CU_HANDLE_BYTES}}};
     int rc = e->is_announced ? 0 : client_put(c, &m);
 
     e->is_announced = rc == 0;

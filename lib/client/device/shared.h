@@ -14,17 +14,6 @@
 struct ps_msg_l_device_info;
 struct psc_op;
 
-#define SHARED_UUID_BYTES   16u
-#define SHARED_HANDLE_BYTES 64u
-
-struct gpu_uuid {
-    uint8_t bytes[SHARED_UUID_BYTES];
-};
-
-struct gpu_handle {
-    uint8_t bytes[SHARED_HANDLE_BYTES];
-};
-
 enum memory_answer {
     ANSWER_NONE,
     ANSWER_TAKEN,
@@ -34,11 +23,11 @@ enum memory_answer {
 struct shared_memory {
     struct shared_memory *next;
     struct gpu *gpu;
-    struct gpu_uuid uuid;
-    gpu_address at;
+    struct ps_cu_uuid uuid;
+    ps_cu_address at;
     size_t size;
     int fd; /* -1: memory of another allocator, which has the next two. */
-    struct gpu_handle handle;
+    struct ps_cu_handle handle;
     unsigned long long id; /* The driver uses no number twice. */
     uint32_t region;
     uint32_t uses; /* Open operations. */
@@ -51,9 +40,9 @@ struct shared_event {
     struct shared_event *next; /* Spare ones. */
     struct shared_event *next_of_all;
     struct gpu *gpu;
-    struct gpu_uuid uuid;
-    gpu_event event;
-    struct gpu_handle handle;
+    struct ps_cu_uuid uuid;
+    ps_cu_event event;
+    struct ps_cu_handle handle;
     uint32_t number;
     bool is_announced; /* To the present agent. */
 };

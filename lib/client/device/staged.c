@@ -41,7 +41,7 @@ int staged_open(struct psc_client *c, const struct psc_device *where,
     }
     /* Its name means another stream in the thread that ends the operation. */
     s.is_complete = s.is_complete ||
-                    (uintptr_t)s.stream == GPU_STREAM_OF_THREAD;
+                    (uintptr_t)s.stream == PS_CU_STREAM_OF_THREAD;
     rc = gpu_mark(s.gpu, s.stream, &s.behind);
     if (rc == 0) {
         *ret = s;

@@ -18,9 +18,9 @@ struct psc_op;
 /* Arrays of an operation or a collective on a GPU. */
 struct staged {
     struct gpu *gpu;
-    void *stream;     /* Of the program. */
-    gpu_event behind; /* The work in it at the start; NULL: was waited for. */
-    bool is_complete; /* PSC_DEVICE_COMPLETE */
+    void *stream;       /* Of the program. */
+    ps_cu_event behind; /* The work in it at the start; NULL: was waited for. */
+    bool is_complete;   /* PSC_DEVICE_COMPLETE */
 };
 
 /* Notes the place in the program's stream. `array`: one of them. Errors here and

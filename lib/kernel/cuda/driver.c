@@ -24,20 +24,6 @@ static const struct ps_cu_symbol blas_symbols[] = {
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-const char *ps_cu_find_symbols(void *library, void *table,
-                               const struct ps_cu_symbol *symbols, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        void *found = dlsym(library, symbols[i].name);
-
-        if (found == NULL) {
-            return symbols[i].name;
-        }
-        memcpy((char *)table + symbols[i].offset, &found, sizeof(found));
-    }
-    return NULL;
-}
-
 int ps_cu_load(struct ps_cu *cu, char *why, uint64_t why_cap)
 {
     const char *given = getenv("PSKV_CUDA_DRIVER");

@@ -1,46 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of CUDA's driver API and of cuBLAS that this module uses, loaded at
- * run time: neither is linked, and neither is needed to build. Types and
- * numbers are those of cuda.h and cublas_v2.h, which do not change. */
+/* The functions of CUDA's driver and of cuBLAS that this module calls, loaded at
+ * run time as api.h has it; types and numbers of the latter are those of
+ * cublas_v2.h. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernel/cuda/api.h"
 
-typedef int ps_cu_result; /* CUresult; 0: success. */
-typedef int ps_cu_device;
-typedef struct ps_cu_context_tag *ps_cu_context;
-typedef struct ps_cu_module_tag *ps_cu_module;
-typedef struct ps_cu_function_tag *ps_cu_function;
-typedef struct ps_cu_stream_tag *ps_cu_stream;
-typedef unsigned long long ps_cu_address;
-
-#define PS_CU_OUT_OF_MEMORY      2
-#define PS_CU_UNKNOWN            999
-/* Attributes of a device. */
-#define PS_CU_MULTIPROCESSORS    16
-#define PS_CU_CAPABILITY_MAJOR   75
-#define PS_CU_CAPABILITY_MINOR   76
-/* Flags. */
-#define PS_CU_HOST_PORTABLE      0x01u
-#define PS_CU_STREAM_INDEPENDENT 0x01u
-
-/* X(member, name, arguments) */
 #define PS_CU_CALLS(X)                                                         \
-    X(init, "cuInit", (unsigned flags))                                        \
+    PS_CU_COMMON_CALLS(X)                                                      \
     X(version, "cuDriverGetVersion", (int *ret))                               \
-    X(error_name, "cuGetErrorName", (ps_cu_result error, const char **ret))    \
     X(device_count, "cuDeviceGetCount", (int *ret))                            \
-    X(device, "cuDeviceGet", (ps_cu_device * ret, int number))                 \
     X(device_name, "cuDeviceGetName", (char *name, int cap, ps_cu_device d))   \
     X(device_memory, "cuDeviceTotalMem_v2", (size_t * ret, ps_cu_device d))    \
     X(attribute, "cuDeviceGetAttribute",                                       \
       (int *ret, int attribute, ps_cu_device d))                               \
-    X(retain, "cuDevicePrimaryCtxRetain",                                      \
-      (ps_cu_context * ret, ps_cu_device d))                                   \
-    X(unretain, "cuDevicePrimaryCtxRelease_v2", (ps_cu_device d))              \
-    X(push, "cuCtxPushCurrent_v2", (ps_cu_context c))                          \
-    X(pop, "cuCtxPopCurrent_v2", (ps_cu_context * ret))                        \
     X(load, "cuModuleLoadData", (ps_cu_module * ret, const void *image))       \
     X(unload, "cuModuleUnload", (ps_cu_module m))                              \
     X(function, "cuModuleGetFunction",                                         \
@@ -50,15 +23,8 @@ typedef unsigned long long ps_cu_address;
     X(host_alloc, "cuMemHostAlloc",                                            \
       (void **ret, size_t bytes, unsigned flags))                              \
     X(host_free, "cuMemFreeHost", (void *at))                                  \
-    X(to_device, "cuMemcpyHtoDAsync_v2",                                       \
-      (ps_cu_address to, const void *from, size_t bytes, ps_cu_stream s))      \
-    X(to_host, "cuMemcpyDtoHAsync_v2",                                         \
-      (void *to, ps_cu_address from, size_t bytes, ps_cu_stream s))            \
     X(fill, "cuMemsetD8Async",                                                 \
       (ps_cu_address to, unsigned char value, size_t bytes, ps_cu_stream s))   \
-    X(stream_new, "cuStreamCreate", (ps_cu_stream * ret, unsigned flags))      \
-    X(stream_free, "cuStreamDestroy_v2", (ps_cu_stream s))                     \
-    X(wait, "cuStreamSynchronize", (ps_cu_stream s))                           \
     X(launch, "cuLaunchKernel",                                                \
       (ps_cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z,    \
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,  \
@@ -92,17 +58,6 @@ struct ps_cublas {
 #undef MEMBER
 };
 
-/* A function of a library, and where its address goes. */
-struct ps_cu_symbol {
-    const char *name;
-    size_t offset; /* Of the member that points to the function. */
-};
-
-/* Fills in a table of functions. Returns the name of one that the library lacks;
- * NULL: none. */
-const char *ps_cu_find_symbols(void *library, void *table,
-                               const struct ps_cu_symbol *symbols,
-                               size_t count);
 /* Loads the driver; on failure `why` has the reason. */
 int ps_cu_load(struct ps_cu *cu, char *why, uint64_t why_cap);
 /* Loads cuBLAS if there is one. */

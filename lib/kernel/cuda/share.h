@@ -7,59 +7,12 @@
 #include "kernel/cuda/module.h"
 #include "kernel/share_plugin.h"
 
-typedef struct ps_cu_event_tag *ps_cu_event;
-typedef unsigned long long ps_cu_memory;
-
-#define PS_CU_NOT_READY        600
-#define PS_CU_DESCRIPTOR       1 /* A type of handles of memory. */
-#define PS_CU_LOCATION_DEVICE  1
-#define PS_CU_READ_WRITE       3
-#define PS_CU_LAZY_PEER_ACCESS 1u
-
-struct ps_cu_location {
-    int type;
-    int id;
-};
-
-struct ps_cu_properties {
-    int type;
-    int handle_types;
-    struct ps_cu_location location;
-    void *metadata;
-    unsigned char flags[8];
-};
-
-struct ps_cu_access {
-    struct ps_cu_location location;
-    int flags;
-};
-
-struct ps_cu_uuid {
-    uint8_t bytes[PS_SHARE_UUID];
-};
-
-struct ps_cu_handle {
-    uint8_t bytes[PS_SHARE_HANDLE];
-};
-
 #define PS_CU_SHARE_CALLS(X)                                                   \
-    X(uuid, "cuDeviceGetUuid_v2", (struct ps_cu_uuid * ret, ps_cu_device d))   \
+    PS_CU_MEMORY_CALLS(X)                                                      \
     X(import, "cuMemImportFromShareableHandle",                                \
       (ps_cu_memory * ret, void *handle, int type))                            \
     X(properties, "cuMemGetAllocationPropertiesFromHandle",                    \
       (struct ps_cu_properties * ret, ps_cu_memory m))                         \
-    X(release, "cuMemRelease", (ps_cu_memory m))                               \
-    X(reserve, "cuMemAddressReserve",                                          \
-      (ps_cu_address * ret, size_t bytes, size_t alignment,                    \
-       ps_cu_address near, unsigned long long flags))                          \
-    X(unreserve, "cuMemAddressFree", (ps_cu_address at, size_t bytes))         \
-    X(map, "cuMemMap",                                                         \
-      (ps_cu_address at, size_t bytes, size_t offset, ps_cu_memory m,          \
-       unsigned long long flags))                                              \
-    X(unmap, "cuMemUnmap", (ps_cu_address at, size_t bytes))                   \
-    X(set_access, "cuMemSetAccess",                                            \
-      (ps_cu_address at, size_t bytes, const struct ps_cu_access *access,      \
-       size_t count))                                                          \
     X(open_memory, "cuIpcOpenMemHandle_v2",                                    \
       (ps_cu_address * ret, struct ps_cu_handle handle, unsigned flags))       \
     X(close_memory, "cuIpcCloseMemHandle", (ps_cu_address at))                 \
