@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/authority.h"
 
+#include "base/file_check.h"
 #include "crypto/pki.h"
 
 #include <errno.h>
@@ -8,7 +9,6 @@
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -98,23 +98,7 @@ int authority_issue(struct authority *a, enum ps_role role, const char *node,
 
 /* --------------------------------------------------------------- credential */
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
-
-#define NAME  "pskv-certificate"
 #define SEALS (F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
-
-static int open_memory(void)
-{
-    int fd = memfd_create(NAME,
-                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-
-    /* Linux before 6.3 does not know MFD_NOEXEC_SEAL. */
-    return fd < 0 && errno == EINVAL
-               ? memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING)
-               : fd;
-}
 
 /* Returns 0 or a negative errno value. */
 static int write_text(int fd, const char *text)
@@ -152,7 +136,7 @@ static int write_key(int fd, const EVP_PKEY *key)
 
 int credential_open(const EVP_PKEY *key, const char *certificates)
 {
-    int fd = open_memory();
+    int fd = ps_file_memory("pskv-certificate");
     int rc;
 
     if (fd < 0) {

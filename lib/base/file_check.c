@@ -10,10 +10,15 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define PATH_BYTES 4096
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
 
 /* "PATH: owner 1000, mode 0664: " */
 static void add_facts(const char *path, const struct stat *st,
@@ -124,6 +129,25 @@ ssize_t ps_file_read(int fd, void *out, size_t cap)
         }
     }
     return (ssize_t)len;
+}
+
+int ps_file_memory(const char *name)
+{
+    int fd = memfd_create(name,
+                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+    /* Linux before 6.3: not executable by its mode only. */
+    if (fd < 0 && errno == EINVAL) {
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (fd >= 0 && fchmod(fd, 0600) != 0) {
+            int error = errno;
+
+            close(fd);
+            errno = error;
+            return -1;
+        }
+    }
+    return fd;
 }
 
 int ps_file_close(FILE *f)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files of a process: owner and permissions of those that it trusts, those that it
- * reads or writes as a whole, and tokens in files. Another user that can write the
- * configuration of a daemon, or read its keys, controls the daemon, so such files
- * are refused. Access control lists count, because the group bits of a mode are
- * their mask. */
+ * reads or writes as a whole, files in memory, and tokens in files. Another user that
+ * can write the configuration of a daemon, or read its keys, controls the daemon, so
+ * such files are refused. Access control lists count, because the group bits of a
+ * mode are their mask. */
 #pragma once
 
 #include "base/err.h"
@@ -38,6 +38,10 @@ PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);
 /* Reads to the end of an open file, up to `cap` bytes. Returns their number; -1:
  * errno has the reason. */
 ssize_t ps_file_read(int fd, void *out, size_t cap);
+
+/* A new file in memory, which may be sealed and cannot be executed. Returns its
+ * descriptor; -1, with errno. */
+int ps_file_memory(const char *name);
 
 /* Writes what is buffered and closes the file. Returns 0, or the errno value of
  * a failure of any write so far: a full disk may show only here. */

@@ -15,11 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_check.h"
 #include "base/num.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
 
 /* Pages are allocated when they are touched, so a large arena costs nothing
  * until it is used. Doubling sizes keeps the number of descriptors
@@ -54,33 +51,21 @@ struct ps_shm_arena {
 
 static int make_memfd(size_t size, int *ret_fd)
 {
-    const char *name = "pskv";
-    int fd = memfd_create(name,
-                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    int fd = ps_file_memory("pskv");
 
-    if (fd < 0 && errno == EINVAL) {
-        /* Linux before 6.3: not executable by its mode only. */
-        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd >= 0 && fchmod(fd, 0600) != 0) {
-            goto fail;
-        }
-    }
     if (fd < 0) {
         return ps_err_from_errno(errno);
     }
     if (ftruncate(fd, (off_t)size) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
             0) {
-        goto fail;
+        int rc = ps_err_from_errno(errno);
+
+        close(fd);
+        return rc;
     }
     *ret_fd = fd;
     return 0;
-
-fail:;
-    int rc = ps_err_from_errno(errno);
-
-    close(fd);
-    return rc;
 }
 
 int ps_shm_make(size_t size, void **ret_data, int *ret_fd)

@@ -5,20 +5,17 @@
 #include "net/arena.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 #include "base/list.h"
 #include "base/num.h"
 #include "net/local.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008u
-#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -87,18 +84,6 @@ static void drop_range(struct free_range *r)
     ps_free(r);
 }
 
-static int memory_fd(void)
-{
-    int fd = memfd_create("pskv-results",
-                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-
-    /* Linux before 6.3 does not know MFD_NOEXEC_SEAL. */
-    if (fd < 0 && errno == EINVAL) {
-        fd = memfd_create("pskv-results", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    }
-    return fd;
-}
-
 /* Seals the size and forbids new writable mappings. Called after the own
  * mapping, which stays writable. */
 static int seal_size(int fd)
@@ -129,7 +114,7 @@ static struct arena *arena_new(struct arena_group *group, size_t at_least)
     struct ps_arenas *all = group->arenas;
     size_t size = ps_max_u64(ps_round_up(at_least, ARENA_ALIGN),
                              next_size(group));
-    int fd = memory_fd();
+    int fd = ps_file_memory("pskv-results");
     void *data = MAP_FAILED;
 
     if (fd < 0) {
@@ -435,7 +420,7 @@ int ps_arenas_create_segment(struct ps_arenas *a, size_t size,
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     const char *why;
-    int fd = memory_fd();
+    int fd = ps_file_memory("pskv-results");
 
     if (fd < 0) {
         return PS_E_NOMEM;
