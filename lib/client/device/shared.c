@@ -47,14 +47,20 @@ struct shared_calls {
 struct shared_table {
     struct shared_calls calls;
     bool is_loaded;
+    /* Of this library and of other allocators; of the latter, the last one used
+     * is the first. */
     struct shared_memory *memory;
-    struct shared_memory *foreign; /* The last one used is the first. */
-    uint32_t foreign_count;
+    uint32_t foreign_count; /* Of other allocators. */
     bool is_explained; /* The program has the reason why arrays are copied. */
     struct shared_event *events;
     struct shared_event *spare_events;
     uint32_t last_event;
 };
+
+static bool is_foreign(const struct shared_memory *m)
+{
+    return m->fd < 0;
+}
 
 /* -------------------------------------------------------------------- calls */
 
@@ -289,7 +295,7 @@ struct shared_memory *shared_memory_find(const struct psc_client *c,
 
     for (struct shared_memory *m = c->shared != NULL ? c->shared->memory : NULL;
          m != NULL; m = m->next) {
-        if (at >= m->at && at - m->at <= m->size &&
+        if (!is_foreign(m) && at >= m->at && at - m->at <= m->size &&
             bytes <= m->size - (at - m->at)) {
             return m;
         }
@@ -343,7 +349,7 @@ void shared_explain(struct psc_client *c, const struct gpu *g, const char *why)
 
 static bool may_forget(const struct shared_memory *m)
 {
-    return m->uses == 0 && m->answer != ANSWER_NONE;
+    return is_foreign(m) && m->uses == 0 && m->answer != ANSWER_NONE;
 }
 
 /* Removes the memory that the link points to. */
@@ -359,7 +365,7 @@ static void forget(struct psc_client *c, struct shared_memory **link)
 
 static void forget_freed(struct psc_client *c)
 {
-    struct shared_memory **link = &c->shared->foreign;
+    struct shared_memory **link = &c->shared->memory;
 
     while (*link != NULL) {
         const struct shared_memory *m = *link;
@@ -379,31 +385,12 @@ static void forget_oldest(struct psc_client *c)
 {
     struct shared_memory **oldest = NULL;
 
-    for (struct shared_memory **link = &c->shared->foreign; *link != NULL;
+    for (struct shared_memory **link = &c->shared->memory; *link != NULL;
          link = &(*link)->next) {
         oldest = may_forget(*link) ? link : oldest;
     }
     if (oldest != NULL) {
         forget(c, oldest);
-    }
-}
-
-/* A new agent knows none; those that are freed are forgotten. */
-static void shared_foreign_reset(struct psc_client *c)
-{
-    for (struct shared_memory *m = c->shared->foreign; m != NULL; m = m->next) {
-        m->answer = ANSWER_REFUSED;
-    }
-    forget_freed(c);
-}
-
-static void shared_foreign_free(struct shared_table *t)
-{
-    while (t->foreign != NULL) {
-        struct shared_memory *m = t->foreign;
-
-        t->foreign = m->next;
-        free(m);
     }
 }
 
@@ -414,8 +401,8 @@ static void shared_foreign_free(struct shared_table *t)
 static const struct shared_memory *refused_memory(const struct shared_table *t,
                                                   const struct gpu *g)
 {
-    for (const struct shared_memory *m = t->foreign; m != NULL; m = m->next) {
-        if (m->gpu == g && m->answer == ANSWER_REFUSED &&
+    for (const struct shared_memory *m = t->memory; m != NULL; m = m->next) {
+        if (is_foreign(m) && m->gpu == g && m->answer == ANSWER_REFUSED &&
             (m->error == PS_E_UNSUPPORTED || m->error == PS_E_NOENT)) {
             return m;
         }
@@ -471,17 +458,18 @@ static struct shared_memory *announce(struct psc_client *c, struct gpu *g,
         return NULL;
     }
     c->shm.next_region++;
-    m->next = t->foreign;
-    t->foreign = m;
+    m->next = t->memory;
+    t->memory = m;
     t->foreign_count++;
     client_flush(c);
     return m;
 }
 
-/* The memory of that number, which becomes the first of the list. */
+/* The allocation of that number, which is not 0. It becomes the first of the
+ * list. */
 static struct shared_memory *use(struct shared_table *t, unsigned long long id)
 {
-    struct shared_memory **link = &t->foreign;
+    struct shared_memory **link = &t->memory;
     struct shared_memory *m;
 
     while (*link != NULL && (*link)->id != id) {
@@ -490,8 +478,8 @@ static struct shared_memory *use(struct shared_table *t, unsigned long long id)
     m = *link;
     if (m != NULL) {
         *link = m->next;
-        m->next = t->foreign;
-        t->foreign = m;
+        m->next = t->memory;
+        t->memory = m;
     }
     return m;
 }
@@ -617,15 +605,6 @@ int shared_event_announce(struct psc_client *c, struct shared_event *e)
     return rc;
 }
 
-/* A new agent knows none. */
-static void shared_events_forget(struct psc_client *c)
-{
-    for (struct shared_event *e = c->shared->events; e != NULL;
-         e = e->next_of_all) {
-        e->is_announced = false;
-    }
-}
-
 static void shared_events_free(struct psc_client *c)
 {
     while (c->shared->events != NULL) {
@@ -642,24 +621,13 @@ static void shared_events_free(struct psc_client *c)
 
 /* --------------------------------------------------------------- the agent */
 
-static struct shared_memory *find_region(struct shared_memory *list,
-                                         uint32_t region)
-{
-    while (list != NULL && list->region != region) {
-        list = list->next;
-    }
-    return list;
-}
-
 void shared_accept_info(struct psc_client *c,
                         const struct ps_msg_l_device_info *m)
 {
-    const struct shared_table *t = c->shared;
-    struct shared_memory *x = t != NULL ? find_region(t->memory, m->region)
-                                        : NULL;
+    struct shared_memory *x = c->shared != NULL ? c->shared->memory : NULL;
 
-    if (x == NULL && t != NULL) {
-        x = find_region(t->foreign, m->region);
+    while (x != NULL && x->region != m->region) {
+        x = x->next;
     }
     if (x == NULL) {
         return; /* Freed meanwhile. */
@@ -670,27 +638,27 @@ void shared_accept_info(struct psc_client *c,
     client_changed(c);
 }
 
-static int announce_list(struct psc_client *c, struct shared_memory *list)
-{
-    int rc = 0;
-
-    for (; list != NULL && rc == 0; list = list->next) {
-        rc = shared_memory_announce(c, list);
-    }
-    return rc;
-}
-
 int shared_announce_all(struct psc_client *c)
 {
-    int rc;
+    int rc = 0;
 
     if (c->shared == NULL) {
         return 0;
     }
-    shared_events_forget(c);
-    shared_foreign_reset(c);
-    rc = announce_list(c, c->shared->memory);
-    return rc != 0 ? rc : announce_list(c, c->shared->foreign);
+    for (struct shared_event *e = c->shared->events; e != NULL;
+         e = e->next_of_all) {
+        e->is_announced = false;
+    }
+    for (struct shared_memory *m = c->shared->memory; m != NULL; m = m->next) {
+        /* The new agent has none: those that are freed may be forgotten. */
+        m->answer = is_foreign(m) ? ANSWER_REFUSED : m->answer;
+    }
+    forget_freed(c);
+    for (struct shared_memory *m = c->shared->memory; m != NULL && rc == 0;
+         m = m->next) {
+        rc = shared_memory_announce(c, m);
+    }
+    return rc;
 }
 
 void shared_free_all(struct psc_client *c)
@@ -706,7 +674,6 @@ void shared_free_all(struct psc_client *c)
         t->memory = m->next;
         free_memory(&t->calls, m);
     }
-    shared_foreign_free(t);
     shared_events_free(c);
     free(t);
     c->shared = NULL;
