@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "kernel/codec_ops.h"
 #include "kernel/cpu.h"
+#include "kernel/half.h"
 
 #include <assert.h>
 #include <math.h>
@@ -82,17 +83,9 @@ void ps_codec_add_feedback(const struct ps_codec *c, float *acc, float *moment,
     }
 }
 
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof(u));
-    return u;
-}
-
 static uint32_t magnitude(float x)
 {
-    return bits_of(x) & 0x7fffffffu;
+    return ps_float_bits(x) & 0x7fffffffu;
 }
 
 /* Returns the k-th largest magnitude as bits, and the number of larger ones: a
