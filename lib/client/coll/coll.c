@@ -151,7 +151,7 @@ static size_t agree_rank_offset(uint32_t rank)
            (size_t)rank * PS_FIXED_COLL_AGREE_RANK_BYTES;
 }
 
-static int start_agree(struct coll *k)
+int coll_start(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
@@ -342,7 +342,7 @@ static void shadow_next(struct coll *k)
         op_free_later(k->subops.list[--k->subops.count]);
     }
     k->kind = COLL_JOIN;
-    rc = set_stage(k, COLL_AGREE) ? start_agree(k) : PSC_E_BUG;
+    rc = set_stage(k, COLL_AGREE) ? coll_start(k) : PSC_E_BUG;
     if (rc != 0) {
         coll_fail_client(k, rc);
     }
@@ -420,9 +420,4 @@ struct coll *coll_new(struct psc_client *c)
     k->op = op;
     k->on_idle = run_coll;
     return k;
-}
-
-int coll_start(struct coll *k)
-{
-    return start_agree(k);
 }

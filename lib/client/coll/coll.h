@@ -140,7 +140,7 @@ struct coll_request {
 /* A new collective and its operation, or NULL without memory. op_free() frees
  * both. */
 struct coll *coll_new(struct psc_client *c);
-/* Starts AGREE of a new collective. */
+/* Starts AGREE of a new collective, or of the next one that a join shadows. */
 PS_MUST_USE int coll_start(struct coll *k);
 
 /* ----------------------------------------------------- joined ranks, join.c */
