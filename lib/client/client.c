@@ -457,26 +457,24 @@ int psc_last_detail(struct psc_client *c, char *text, size_t size)
 
 int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
 {
-    struct psc_stats s = {.size = ret_stats != NULL ? ret_stats->size : 0};
+    const uint32_t size = ret_stats != NULL ? ret_stats->size : 0;
+    struct psc_stats s;
     int rc = client_enter_with(c, ret_stats, "ret_stats");
 
     if (rc != 0) {
         return rc;
     }
-    if (s.size < sizeof(uint32_t) || s.size > sizeof(s)) {
+    if (size < sizeof(uint32_t) || size > sizeof(s)) {
         rc = client_error(c, PSC_E_INVAL,
                           "size is not that of struct psc_stats");
         goto leave;
     }
-    s.ops = c->stats.ops_ended;
-    s.rounds = c->stats.rounds;
-    s.bytes_given = c->stats.bytes_pushed;
-    s.bytes_got = c->stats.bytes_pulled;
-    s.bytes_copied = c->stats.bytes_copied;
+    s = c->stats;
+    s.size = size;
     s.sends = ps_sock_sends(c->sock);
     s.receives = ps_sock_receives(c->sock);
     s.resumes = c->reattach.count;
-    memcpy(ret_stats, &s, s.size);
+    memcpy(ret_stats, &s, size);
 
 leave:
     client_leave(c);

@@ -375,12 +375,12 @@ static void count_op_ended(struct psc_op *op)
 {
     struct psc_client *c = op->client;
 
-    c->stats.ops_ended++;
+    c->stats.ops++;
     if (op_is_round(op->kind) && op->kind != OP_SKIP) {
         c->stats.rounds++;
     }
     if (op_has_result(op->kind)) {
-        c->stats.bytes_pulled += op->key->bytes;
+        c->stats.bytes_got += op->key->bytes;
     }
 }
 

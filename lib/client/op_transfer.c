@@ -227,7 +227,7 @@ static int send_op(struct psc_op *op)
     if (op_is_round(op->kind)) {
         op->key->round = op->round;
     }
-    op->client->stats.bytes_pushed += source_bytes(op);
+    op->client->stats.bytes_given += source_bytes(op);
     return 0;
 }
 
@@ -613,7 +613,7 @@ static void copy_rows_out(struct psc_op *op)
     }
     pthread_mutex_lock(&c->lock);
     c->stats.bytes_copied += op->result.row_index_count * bytes;
-    c->stats.bytes_pulled += op->result.row_index_count * bytes;
+    c->stats.bytes_got += op->result.row_index_count * bytes;
 }
 
 /* Ends an operation that has ended well at the agent, after copying its
@@ -715,7 +715,7 @@ static void requeue(struct psc_op *op)
 
     if (op->key != NULL) {
         queue = &op->key->queue;
-        c->stats.bytes_pushed -= source_bytes(op);
+        c->stats.bytes_given -= source_bytes(op);
         if (op_is_round(op->kind)) {
             op->key->round = op->round - 1;
         }

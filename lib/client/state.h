@@ -187,15 +187,6 @@ struct coll_table {
     size_t next_spare;
 };
 
-/* As in struct psc_stats. */
-struct stats {
-    uint64_t ops_ended;
-    uint64_t rounds;
-    uint64_t bytes_pushed;
-    uint64_t bytes_pulled;
-    uint64_t bytes_copied;
-};
-
 /* An open l_stall_query, on the stack of its caller. */
 struct stall_request {
     struct ps_list_node node;
@@ -235,7 +226,8 @@ struct psc_client {
     struct coll_table colls;
     struct shared_table *shared; /* See device/shared.c; NULL: none. */
     struct gpu_table *gpus;      /* See device/gpu.c; NULL: none. */
-    struct stats stats;
+    struct psc_stats
+        stats; /* Without what others count, see psc_get_stats(). */
     struct report_table *reports; /* See report.c; NULL: none. */
     struct span_table *spans;     /* See span.c. */
     char *optimizer; /* Last declaration of this worker; NULL: none. */

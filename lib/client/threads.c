@@ -221,7 +221,7 @@ static bool survey_client(struct survey *s, const struct psc_client *c,
         describe_wait(s, c, w, several);
     }
     s->ops += c->ops.sent;
-    s->moves += c->ops.next_id + c->stats.ops_ended;
+    s->moves += c->ops.next_id + c->stats.ops;
     return true;
 }
 
