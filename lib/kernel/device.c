@@ -50,10 +50,8 @@ static int check_table(const struct ps_kernel_api *api, struct ps_str *why)
 
 static int open_kernel(struct ps_device *d, uint32_t number, struct ps_str *why)
 {
-    const struct ps_kernel_options opt = {.size = sizeof(opt),
-                                          .device = number};
     char reason[PS_KERNEL_WHY_MAX] = "";
-    int rc = d->api->open(&opt, &d->kernel, reason, sizeof(reason));
+    int rc = d->api->open(number, &d->kernel, reason, sizeof(reason));
 
     if (rc != 0) {
         ps_str_add_visible(why, reason);

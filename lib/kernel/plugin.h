@@ -57,20 +57,15 @@ struct ps_kernel_stats {
     uint64_t bytes_down;  /* and from it. */
 };
 
-struct ps_kernel_options {
-    uint32_t size;   /* Of this struct. */
-    uint32_t device; /* Number of the device. */
-};
-
 /* Results are 0 or negative PS_E_*. `why` gets a text of at most `why_cap`
  * bytes with its end. All but open() and close() may be called by any thread,
  * several at a time. */
 struct ps_kernel_api {
     uint32_t abi;  /* PS_KERNEL_ABI */
     uint32_t size; /* PS_KERNEL_SIZE */
-    /* Finds the driver and the device. */
-    int32_t (*open)(const struct ps_kernel_options *opt, void **ret_kernel,
-                    char *why, uint64_t why_cap);
+    /* Finds the driver and the device of that number. */
+    int32_t (*open)(uint32_t device, void **ret_kernel, char *why,
+                    uint64_t why_cap);
     /* NULL is allowed. */
     void (*close)(void *kernel);
     /* Computes the elements; returns when the results are in the host's memory.

@@ -469,11 +469,10 @@ static void allocate(void)
 /* False: there is no GPU, and the line has been printed. */
 static bool open_all(void)
 {
-    const struct ps_kernel_options opt = {.size = sizeof(opt)};
     char why[PS_KERNEL_WHY_MAX] = "";
     void *kernel;
 
-    if (ps_kernel_plugin.open(&opt, &kernel, why, sizeof(why)) != 0) {
+    if (ps_kernel_plugin.open(0, &kernel, why, sizeof(why)) != 0) {
         for (char *p = why; *p != '\0'; p++) {
             *p = *p == '"' || *p == '\\' ? '\'' : *p;
         }

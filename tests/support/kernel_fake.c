@@ -12,10 +12,10 @@
 
 static int fake;
 
-static int32_t fake_open(const struct ps_kernel_options *opt, void **ret_kernel,
-                         char *why, uint64_t why_cap)
+static int32_t fake_open(uint32_t device, void **ret_kernel, char *why,
+                         uint64_t why_cap)
 {
-    (void)opt;
+    (void)device;
     *ret_kernel = &fake;
 #if defined(FAKE_OPEN)
     (void)snprintf(why, why_cap, "the fake has no device");

@@ -329,8 +329,8 @@ static int prepare(struct ps_cuda *c, char *why, uint64_t why_cap)
     return rc;
 }
 
-static int32_t open_module(const struct ps_kernel_options *opt,
-                           void **ret_kernel, char *why, uint64_t why_cap)
+static int32_t open_module(uint32_t device, void **ret_kernel, char *why,
+                           uint64_t why_cap)
 {
     struct ps_cuda *c = calloc(1, sizeof(*c));
     ps_cu_context old;
@@ -341,7 +341,7 @@ static int32_t open_module(const struct ps_kernel_options *opt,
     }
     rc = ps_cu_load(&c->cu, why, why_cap);
     if (rc == 0) {
-        rc = find_device(c, opt->device, why, why_cap);
+        rc = find_device(c, device, why, why_cap);
     }
     if (rc != 0) {
         free(c);

@@ -42,7 +42,6 @@ static void close_share(void *share)
 /* Opens device `i`. PS_E_NOENT: there are no more. */
 static int open_device(struct ps_cuda_share *s, uint32_t i, char *why)
 {
-    const struct ps_kernel_options opt = {.size = sizeof(opt), .device = i};
     struct ps_cuda_shared_device *d = &s->devices[i];
     void *cuda;
     int count = 0;
@@ -52,7 +51,7 @@ static int open_device(struct ps_cuda_share *s, uint32_t i, char *why)
                   i >= (uint32_t)count)) {
         return PS_E_NOENT;
     }
-    rc = ps_kernel_plugin.open(&opt, &cuda, why, PS_SHARE_WHY_MAX);
+    rc = ps_kernel_plugin.open(i, &cuda, why, PS_SHARE_WHY_MAX);
     if (rc != 0) {
         return rc;
     }
