@@ -559,6 +559,8 @@ static int check_result(const struct psc_op *op)
 int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
 {
     struct psc_client *c = op != NULL ? op->client : NULL;
+    const void *data = NULL;
+    size_t bytes = 0;
     int rc = client_enter_with(c, ret_data, "ret_data");
 
     if (rc != 0) {
@@ -566,28 +568,24 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
     }
     rc = check_result(op);
     if (rc == 0 && op->kind == OP_COLL) {
-        const void *data;
-        size_t bytes;
-
         rc = op->hooks->view(op, &data, &bytes);
         if (rc != 0) {
             client_error(c, rc,
                          "its result was written to the array of the call; "
                          "there is no view of it");
-        } else {
-            *ret_data = data;
-            if (ret_bytes != NULL) {
-                *ret_bytes = bytes;
-            }
         }
     } else if (rc == 0 && op->key->is_async) {
         rc = client_error(c, PSC_E_UNSUPPORTED,
                           "values of an async or ssp job are written where "
                           "the pull asks for them; they have no view");
     } else if (rc == 0) {
-        *ret_data = op->result.data;
+        data = op->result.data;
+        bytes = op->key->bytes;
+    }
+    if (rc == 0) {
+        *ret_data = data;
         if (ret_bytes != NULL) {
-            *ret_bytes = op->key->bytes;
+            *ret_bytes = bytes;
         }
     }
     client_leave(c);

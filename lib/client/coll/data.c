@@ -289,8 +289,16 @@ static int widen_out(struct coll *k)
     return 0;
 }
 
+/* Where bytes of the result go; NULL: nowhere. */
+static uint8_t *result_at(const struct coll *k, size_t offset)
+{
+    uint8_t *result = k->dst.out != NULL ? k->dst.out : k->dst.result;
+
+    return result != NULL ? result + offset : NULL;
+}
+
 static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
-                       uint64_t count, bool want, size_t out_from)
+                       uint64_t count, bool want)
 {
     size_t size = ps_dtype_size(k->array.dtype);
     char name[PS_KEY_NAME_MAX + 1];
@@ -308,8 +316,7 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
     coll_subop_set_source(part, from * size);
     coll_device_set(part);
     if (want) {
-        part->result.out = k->dst.out != NULL ? k->dst.out + out_from
-                                              : k->dst.result;
+        part->result.out = result_at(k, 0);
         part->result.bytes = count * size;
     }
     return 0;
@@ -344,11 +351,7 @@ static int start_source_part(struct coll *k, const char *prefix, uint32_t root,
     if (root == c->id.rank) {
         coll_subop_set_source(part, s->source_offset);
     }
-    part->result.out = k->dst.out != NULL
-                           ? k->dst.out + s->out_from
-                           : (k->dst.result != NULL
-                                  ? (uint8_t *)k->dst.result + s->out_from
-                                  : NULL);
+    part->result.out = result_at(k, s->out_from);
     part->result.from = s->value_offset;
     part->result.bytes = s->wanted_bytes;
     part->args.send_only = s->wanted_bytes == 0 || k->is_join;
@@ -391,9 +394,8 @@ static int reserve_out(struct coll *k, uint64_t rows)
 static int start_allreduce(struct coll *k)
 {
     k->dst.result_size = k->array.bytes;
-    return k->array.count == 0
-               ? 0
-               : reduce_part(k, "sum", 0, k->array.count, true, 0);
+    return k->array.count == 0 ? 0
+                               : reduce_part(k, "sum", 0, k->array.count, true);
 }
 
 static int start_bcast(struct coll *k)
@@ -448,8 +450,7 @@ static int start_reducescatter(struct coll *k)
 
         snprintf(prefix, sizeof(prefix), "chunk%u", r);
         if (rows * elements > 0) {
-            rc = reduce_part(k, prefix, from, rows * elements, r == c->id.rank,
-                             0);
+            rc = reduce_part(k, prefix, from, rows * elements, r == c->id.rank);
         }
         from += rows * elements;
     }
@@ -459,8 +460,7 @@ static int start_reducescatter(struct coll *k)
 /* Copies the rows that this rank sends to itself. */
 static void copy_own_rows(struct coll *k, const struct source_range *s)
 {
-    uint8_t *out = k->dst.out != NULL ? k->dst.out : k->dst.result;
-
+    uint8_t *out = result_at(k, s->out_from);
     const uint8_t *from;
 
     if (k->rc != 0 || k->op->detached || k->src.block == NULL || out == NULL) {
@@ -469,9 +469,9 @@ static void copy_own_rows(struct coll *k, const struct source_range *s)
     from = (const uint8_t *)ps_shm_data(k->src.block) + k->src.offset +
            s->source_offset;
     if (k->device != NULL && k->dst.out != NULL) {
-        coll_device_copy(k, out + s->out_from, from, s->bytes);
+        coll_device_copy(k, out, from, s->bytes);
     } else {
-        ps_kernel_copy(out + s->out_from, from, s->bytes);
+        ps_kernel_copy(out, from, s->bytes);
     }
 }
 
