@@ -602,50 +602,50 @@ static const float *vector_at(const float *vectors, uint64_t offset)
     return vectors == NULL ? NULL : vectors + offset;
 }
 
-void ps_kernel_job_of_source(const struct ps_job *job, uint32_t i, void *dst,
-                             struct ps_job *ret_one)
+/* The job that encodes source `i` alone. */
+static struct ps_job job_of_source(const struct ps_job *job, uint32_t i,
+                                   void *dst)
 {
     const uint64_t first = i * job->count;
+    struct ps_job one = *job;
 
-    *ret_one = *job;
-    ret_one->op = PS_JOB_ENCODE;
-    ret_one->src = &job->src[i];
-    ret_one->src_count = 1;
-    ret_one->level = NULL;
-    ret_one->dst = dst;
-    ret_one->residual = job->residual + first;
-    ret_one->prior.residual = vector_at(job->prior.residual, first);
-    ret_one->moment = job->moment == NULL ? NULL : job->moment + first;
-    ret_one->prior.moment = vector_at(job->prior.moment, first);
+    one.op = PS_JOB_ENCODE;
+    one.src = &job->src[i];
+    one.src_count = 1;
+    one.level = NULL;
+    one.dst = dst;
+    one.residual = job->residual + first;
+    one.prior.residual = vector_at(job->prior.residual, first);
+    one.moment = job->moment == NULL ? NULL : job->moment + first;
+    one.prior.moment = vector_at(job->prior.moment, first);
+    return one;
 }
 
-void ps_kernel_keep_prior(const struct ps_job *one)
-{
-    copy_prior(one->residual, one->prior.residual, 0, one->count);
-    copy_prior(one->moment, one->prior.moment, 0, one->count);
-}
-
-/* Encodes each source alone. */
-static int encode_each(const struct ps_job *job)
+int ps_kernel_run_each(const struct ps_job *job,
+                       int (*run)(void *ctx, const struct ps_job *one),
+                       void *ctx)
 {
     char *dst = job->dst;
+    int rc = 0;
 
-    for (uint32_t i = 0; i < job->src_count; i++) {
-        struct ps_job one;
-        int rc;
+    for (uint32_t i = 0; i < job->src_count && rc == 0; i++) {
+        const struct ps_job one = job_of_source(job, i, dst);
 
-        ps_kernel_job_of_source(job, i, dst, &one);
         if (job->src[i] == NULL) {
-            ps_kernel_keep_prior(&one);
+            copy_prior(one.residual, one.prior.residual, 0, one.count);
+            copy_prior(one.moment, one.prior.moment, 0, one.count);
             continue;
         }
-        rc = run_range(&one, 0, one.count, NULL);
-        if (rc != 0) {
-            return rc;
-        }
+        rc = run(ctx, &one);
         dst += ps_codec_bytes(&job->codec, job->count);
     }
-    return 0;
+    return rc;
+}
+
+static int encode_one(void *ctx, const struct ps_job *one)
+{
+    (void)ctx;
+    return run_range(one, 0, one->count, NULL);
 }
 
 int ps_kernel_check_range(const struct ps_job *job, uint64_t from, uint64_t to)
@@ -678,7 +678,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     const unsigned depth = tree_depth(job);
 
     if (job->op == PS_JOB_ENCODE_EACH) {
-        return encode_each(job);
+        return ps_kernel_run_each(job, encode_one, NULL);
     }
     w.fold = w.ops->fold[job->fold][job->dtype];
     w.size = ps_dtype_size(job->dtype);

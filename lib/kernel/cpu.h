@@ -5,23 +5,23 @@
 
 #include "kernel/kernel.h"
 
-/* Runs elements [from, to) of a job by rows (rows.c). */
-PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
-                                   uint64_t to);
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/* Runs elements [from, to) of a job by rows (rows.c). */
+PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
+                                   uint64_t to);
+
 /* 0 if elements [from, to) of a dense job may be computed, else PS_E_INVAL. */
 PS_MUST_USE int ps_kernel_check_range(const struct ps_job *job, uint64_t from,
                                       uint64_t to);
-/* Sets *ret_one to the part of a PS_JOB_ENCODE_EACH that encodes source `i`
- * into `dst`. */
-void ps_kernel_job_of_source(const struct ps_job *job, uint32_t i, void *dst,
-                             struct ps_job *ret_one);
-/* Results of an encoding job whose source is NULL. */
-void ps_kernel_keep_prior(const struct ps_job *one);
+/* Runs a PS_JOB_ENCODE_EACH: `run` encodes one source, as a whole job. */
+PS_MUST_USE int
+ps_kernel_run_each(const struct ps_job *job,
+                   int (*run)(void *ctx, const struct ps_job *one), void *ctx);
+/* Mean of g'*g' over the job's elements, added up in double. */
+double ps_kernel_mean_square(const struct ps_job *job);
 
 #define PS_CPU_DTYPES    13 /* Size of tables indexed by enum ps_dtype. */
 
@@ -29,13 +29,10 @@ void ps_kernel_keep_prior(const struct ps_job *one);
  * levels. */
 #define PS_CPU_GROUP_MAX 8u
 
+struct ps_codec_ops;
+
 /* `stream` in the loops below: use streaming stores for dst, which the caller
  * completes with `fence`. */
-
-/* Mean of g'*g' over the job's elements, added up in double. */
-double ps_kernel_mean_square(const struct ps_job *job);
-
-struct ps_codec_ops;
 
 struct ps_cpu_sgd {
     void *dst; /* May be equal to `weight`. */

@@ -537,24 +537,9 @@ static int run_checked(struct ps_device *d, const struct ps_job *job,
     return run_on_cpu(d, job, use, done, to);
 }
 
-/* Encodes each source alone. */
-static int run_each(struct ps_device *d, const struct ps_job *job)
+static int encode_one(void *d, const struct ps_job *one)
 {
-    char *dst = job->dst;
-    int rc = 0;
-
-    for (uint32_t i = 0; i < job->src_count && rc == 0; i++) {
-        struct ps_job one;
-
-        ps_kernel_job_of_source(job, i, dst, &one);
-        if (job->src[i] == NULL) {
-            ps_kernel_keep_prior(&one);
-            continue;
-        }
-        rc = run_checked(d, &one, NULL, 0, one.count);
-        dst += ps_codec_bytes(&job->codec, job->count);
-    }
-    return rc;
+    return run_checked(d, one, NULL, 0, one->count);
 }
 
 int ps_device_run_range(struct ps_device *d, const struct ps_job *job,
@@ -569,7 +554,7 @@ int ps_device_run_range(struct ps_device *d, const struct ps_job *job,
         return rc;
     }
     if (job->op == PS_JOB_ENCODE_EACH) {
-        return run_each(d, job);
+        return ps_kernel_run_each(job, encode_one, d);
     }
     return run_checked(d, job, use, from, to);
 }
