@@ -10,8 +10,6 @@
 #include "client/device/shared.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/options.h"
-#include "client/progress.h"
 #include "client/reattach.h"
 #include "client/state.h"
 #include "client/threads.h"

@@ -4,7 +4,6 @@
 #include "client/device/gpu.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/progress.h"
 #include "client/reattach.h"
 #include "client/state.h"
 #include "client/threads.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options and their environment variables. An invalid value is an error: a job
  * that starts with the wrong size would be noticed only much later. */
-#include "client/options.h"
-#include "client/psclient.h"
 #include "client/state.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reader: it takes what the agent sends, from the ring and the socket, and
  * wakes the threads that wait. */
-#include "client/progress.h"
+#include "client/threads.h"
 #include "client/arena.h"
 #include "client/device/gpu.h"
 #include "client/device/shared.h"
@@ -9,7 +9,6 @@
 #include "client/op.h"
 #include "client/reattach.h"
 #include "client/state.h"
-#include "client/threads.h"
 
 #include <errno.h>
 #include <sched.h>

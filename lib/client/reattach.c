@@ -21,7 +21,6 @@
 #include "client/grow.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/options.h"
 #include "client/state.h"
 #include "client/threads.h"
 

@@ -6,7 +6,6 @@
  * waits. */
 #include "client/key.h"
 #include "client/op.h"
-#include "client/progress.h"
 #include "client/state.h"
 #include "client/threads.h"
 

@@ -288,6 +288,16 @@ PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
 bool client_wants_kick(const struct psc_client *c);
 void client_kick(struct psc_client *c);
 
+/* ---------------------------------------------------- options of psc_open() */
+
+/* Returns PSC_E_INVAL, with the reason in `err`, for values out of range. */
+PS_MUST_USE int options_check(const struct psc_options *o, char *err,
+                              size_t size);
+/* True if the caller names no socket: the user's own agent comes first. */
+bool options_have_default_socket(const struct psc_options *o);
+/* True if the options allow to re-attach to another agent. */
+bool options_allow_reattach(const struct psc_options *o);
+
 /* -------------------------------------------------- memory, scalars, spans */
 
 /* Sets up the client's memory, whose arenas are offered to the agent. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads of the program: every public call enters a client and leaves it, and
- * some wait in it; whether the process can go on without an operation that ends
- * (rules T6 to T12 of docs/protocol.md). */
+ * some wait in it, one of them as the reader; whether the process can go on
+ * without an operation that ends (rules T6 to T12 of docs/protocol.md). */
 #pragma once
 
 #include <stdbool.h>
@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/list.h"
+#include "base/time.h"
 
 struct ps_msg_l_wait_query;
 struct psc_client;
@@ -60,3 +61,21 @@ void waiting_begin(struct psc_client *c, struct waiting *w);
 void waiting_end(struct waiting *w);
 /* Answers the agent. Locked. */
 void waiting_answer(struct psc_client *c, const struct ps_msg_l_wait_query *m);
+
+/* ---------------------------------- the reader, and waits for it, progress.c */
+
+/* All locked. */
+
+/* Waits until `ready` is true. Returns 0, PS_E_TIMEOUT or the client's failure.
+ * Releases the mutex while it waits. */
+PS_MUST_USE int client_wait(struct psc_client *c, bool (*ready)(void *arg),
+                            void *arg, ps_time deadline);
+/* As client_wait(); fewer completions than are missing do not wake the
+ * thread. */
+PS_MUST_USE int client_wait_many(struct psc_client *c,
+                                 const struct wait_condition *until,
+                                 ps_time deadline);
+/* Handles every message in the buffer of the socket. Reader only. */
+void client_accept_messages(struct psc_client *c);
+/* Reads and sends without waiting. May release the mutex. */
+void client_poll(struct psc_client *c);

@@ -15,7 +15,6 @@
 #include "client/device/staged.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/progress.h"
 #include "client/psclient_device.h"
 #include "client/psclient_stream.h"
 #include "client/state.h"
