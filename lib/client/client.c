@@ -264,10 +264,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     c->is_quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = copy_options(c, &full, err, err_size);
     if (rc == 0) {
+        waiting_add_client(c); /* Before it has a connection. */
         rc = handshake_connect(c, &full, err, err_size);
     }
     if (rc == 0) {
-        waiting_add_client(c);
         pthread_mutex_lock(&c->lock);
         rc = send_hello(c, &full, err, err_size);
         pthread_mutex_unlock(&c->lock);

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -22,7 +21,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/list.h"
 #include "base/num.h"
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
@@ -41,7 +39,6 @@ struct passed_fd {
 };
 
 struct ps_sock {
-    struct ps_list_node node; /* Entry of `open_socks`. */
     int fd;
     int epoll;
     int kick_fd;    /* An eventfd in `epoll`; -1: not created. */
@@ -69,58 +66,6 @@ struct ps_sock {
     uint64_t receives;
     uint8_t rx[RX_BYTES];
 };
-
-/* ------------------------------------------------------------------- forks */
-
-/* Open sockets of the process; a forked child closes its copies, because the
- * peer would not see the parent's end while they are open. Guarded by
- * open_lock. */
-static struct ps_list open_socks;
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t open_once = PTHREAD_ONCE_INIT;
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&open_lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&open_lock);
-}
-
-static void fork_child(void)
-{
-    PS_LIST_EACH(n, &open_socks)
-    {
-        struct ps_sock *s = PS_CONTAINER(n, struct ps_sock, node);
-
-        if (s->fd >= 0) {
-            close(s->fd);
-            s->fd = -1;
-        }
-    }
-    pthread_mutex_unlock(&open_lock);
-}
-
-static void watch_forks(void)
-{
-    ps_list_init(&open_socks);
-    /* Without memory for it, copies in children delay the end of the stream. */
-    (void)pthread_atfork(before_fork, after_fork, fork_child);
-}
-
-static void set_open(struct ps_sock *s, bool open)
-{
-    (void)pthread_once(&open_once, watch_forks);
-    pthread_mutex_lock(&open_lock);
-    if (open) {
-        ps_list_push_back(&open_socks, &s->node);
-    } else {
-        ps_list_remove(&s->node);
-    }
-    pthread_mutex_unlock(&open_lock);
-}
 
 /* -------------------------------------------------------------------- life */
 
@@ -177,7 +122,6 @@ static int adopt_socket(int fd, struct ps_sock **ret_sock)
     s->fd = -1;
     s->kick_fd = -1;
     s->alarm_fd = -1;
-    set_open(s, true);
     s->decoder = ps_decoder_new();
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     rc = s->epoll < 0 ? ps_err_from_errno(errno) : epoll_add(s, fd);
@@ -289,12 +233,19 @@ int ps_sock_alarm(struct ps_sock *s, int after_ms)
                : ps_err_from_errno(errno);
 }
 
+void ps_sock_close_copy(struct ps_sock *s)
+{
+    if (s != NULL && s->fd >= 0) {
+        close(s->fd);
+        s->fd = -1;
+    }
+}
+
 void ps_sock_free(struct ps_sock *s)
 {
     if (s == NULL) {
         return;
     }
-    set_open(s, false);
     close_passed_fds(s);
     if (s->epoll >= 0) {
         close(s->epoll);

@@ -20,6 +20,9 @@ PS_MUST_USE int ps_sock_open(const char *path, struct ps_sock **ret_sock,
                              int *ret_errno);
 /* Closes the socket and frees it. NULL is allowed. */
 void ps_sock_free(struct ps_sock *s);
+/* In a forked child: the peer would not see the end of the parent's connection
+ * while the child has a copy of it. NULL is allowed. */
+void ps_sock_close_copy(struct ps_sock *s);
 /* Closes the connection and discards unsent and unread bytes. Until
  * ps_sock_dial has connected again, put, flush and read are not allowed. */
 void ps_sock_hang_up(struct ps_sock *s);

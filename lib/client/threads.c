@@ -49,9 +49,24 @@ static struct {
 /* Of this thread; 0: it has not called yet. */
 static _Thread_local pid_t own_tid;
 
-/* In a forked child, whose only thread is the one that forked. */
-static void forget_threads(void)
+static void before_fork(void)
 {
+    pthread_mutex_lock(&process.lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* In a forked child, whose only thread is the one that forked. */
+static void after_fork_in_child(void)
+{
+    PS_LIST_EACH(n, &process.clients)
+    {
+        ps_sock_close_copy(
+            PS_CONTAINER(n, struct psc_client, of_process)->sock);
+    }
     own_tid = 0;
     process.caller_count = 0;
     ps_list_init(&process.clients);
@@ -66,7 +81,9 @@ void waiting_note_caller(void)
     own_tid = gettid();
     pthread_mutex_lock(&process.lock);
     if (process.drawn == 0) {
-        (void)pthread_atfork(NULL, NULL, forget_threads);
+        /* Without memory for it, copies in children delay the end of a
+         * connection. */
+        (void)pthread_atfork(before_fork, after_fork, after_fork_in_child);
         if (getrandom(&process.drawn, sizeof(process.drawn), GRND_NONBLOCK) <
             0) {
             process.drawn = (uint64_t)(uintptr_t)&process;
