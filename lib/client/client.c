@@ -82,29 +82,6 @@ static int send_hello(struct psc_client *c, const struct psc_options *o,
     return 0;
 }
 
-static const volatile uint8_t *map_fork_page(void)
-{
-    uint8_t *page = mmap(NULL, 1, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (page == MAP_FAILED) {
-        return NULL;
-    }
-    if (madvise(page, 1, MADV_WIPEONFORK) != 0) {
-        munmap(page, 1);
-        return NULL;
-    }
-    *page = 1;
-    return page;
-}
-
-static void unmap_fork_page(const volatile uint8_t *page)
-{
-    if (page != NULL) {
-        munmap((void *)(uintptr_t)page, 1);
-    }
-}
-
 static int new_client(struct psc_client **ret_client)
 {
     struct psc_client *c = calloc(1, sizeof(*c));
@@ -118,8 +95,6 @@ static int new_client(struct psc_client **ret_client)
         free(c);
         return PSC_E_NOMEM;
     }
-    c->pid = getpid();
-    c->fork_page = map_fork_page();
     c->progress.poll_fd = -1;
     c->progress.event_fd = -1;
     ps_list_init(&c->ops.all);
@@ -152,7 +127,6 @@ destroy_cond:
 destroy_attr:
     pthread_condattr_destroy(&attr);
 free_client:
-    unmap_fork_page(c->fork_page);
     span_table_free(c->spans, false);
     free(c);
     return PSC_E_NOMEM;
@@ -186,7 +160,6 @@ static void free_client(struct psc_client *c, bool child)
     if (c->ring.memory != NULL) {
         munmap(c->ring.memory, ps_ring_bytes());
     }
-    unmap_fork_page(c->fork_page);
     reattach_fini(c);
     ps_sock_free(c->sock);
     if (c->progress.poll_fd >= 0) {
@@ -263,8 +236,11 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
                                              : PS_MICROS(full.spin_us));
     c->is_quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = copy_options(c, &full, err, err_size);
+    if (rc == 0 && !waiting_add_client(c)) {
+        rc = client_open_error(err, err_size, PSC_E_NOMEM, "%s",
+                               ps_strerror(PS_E_NOMEM));
+    }
     if (rc == 0) {
-        waiting_add_client(c); /* Before it has a connection. */
         rc = handshake_connect(c, &full, err, err_size);
     }
     if (rc == 0) {

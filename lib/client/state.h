@@ -36,8 +36,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/limits.h"
@@ -197,9 +195,7 @@ struct stall_request {
 
 struct psc_client {
     struct ps_list_node of_process; /* In the list of threads.c. */
-    pid_t pid;
-    /* Page that fork() clears in a child; NULL: getpid() is compared. */
-    const volatile uint8_t *fork_page;
+    bool is_forked; /* This is a forked child of the process that opened it. */
     pthread_mutex_t lock;
     struct psc_options options; /* For groups; the client owns the strings. */
     char token[PS_TOKEN_TEXT_MAX + 1]; /* "": none. */
@@ -236,7 +232,7 @@ struct psc_client {
 /* False in a forked child. */
 static inline bool client_is_own_process(const struct psc_client *c)
 {
-    return c->fork_page != NULL ? *c->fork_page != 0 : c->pid == getpid();
+    return !c->is_forked;
 }
 
 /* --------------------------------------------------------------------- time */

@@ -43,6 +43,7 @@ static struct {
     pid_t callers[THREADS_MAX];
     uint32_t caller_count;
     uint64_t drawn; /* Part of the process number; 0: none yet. */
+    bool watches_forks;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER,
              .clients = {{&process.clients.head, &process.clients.head}}};
 
@@ -64,8 +65,10 @@ static void after_fork_in_child(void)
 {
     PS_LIST_EACH(n, &process.clients)
     {
-        ps_sock_close_copy(
-            PS_CONTAINER(n, struct psc_client, of_process)->sock);
+        struct psc_client *c = PS_CONTAINER(n, struct psc_client, of_process);
+
+        c->is_forked = true;
+        ps_sock_close_copy(c->sock);
     }
     own_tid = 0;
     process.caller_count = 0;
@@ -81,9 +84,6 @@ void waiting_note_caller(void)
     own_tid = gettid();
     pthread_mutex_lock(&process.lock);
     if (process.drawn == 0) {
-        /* Without memory for it, copies in children delay the end of a
-         * connection. */
-        (void)pthread_atfork(before_fork, after_fork, after_fork_in_child);
         if (getrandom(&process.drawn, sizeof(process.drawn), GRND_NONBLOCK) <
             0) {
             process.drawn = (uint64_t)(uintptr_t)&process;
@@ -102,12 +102,21 @@ uint64_t waiting_process(void)
     return process.drawn ^ ((uint64_t)getpid() << 32);
 }
 
-void waiting_add_client(struct psc_client *c)
+bool waiting_add_client(struct psc_client *c)
 {
+    bool is_watched;
+
     waiting_note_caller();
     pthread_mutex_lock(&process.lock);
-    ps_list_push_back(&process.clients, &c->of_process);
+    process.watches_forks = process.watches_forks ||
+                            pthread_atfork(before_fork, after_fork,
+                                           after_fork_in_child) == 0;
+    is_watched = process.watches_forks;
+    if (is_watched) {
+        ps_list_push_back(&process.clients, &c->of_process);
+    }
     pthread_mutex_unlock(&process.lock);
+    return is_watched;
 }
 
 void waiting_remove_client(struct psc_client *c)

@@ -35,8 +35,9 @@ struct waiting {
     const struct wait_condition *until;
 };
 
-/* Adds the client to those of this process, and removes it. Not locked. */
-void waiting_add_client(struct psc_client *c);
+/* Adds the client to those of this process, before it has a connection, and
+ * removes it. False: no memory. Not locked. */
+PS_MUST_USE bool waiting_add_client(struct psc_client *c);
 void waiting_remove_client(struct psc_client *c);
 /* Number that this process has drawn. */
 uint64_t waiting_process(void);
