@@ -228,13 +228,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     if (rc != 0) {
         return client_open_error(err, err_size, rc, "%s", ps_strerror(rc));
     }
-    c->op_timeout_ms = full.op_timeout_ms;
-    c->close_timeout_ms = full.close_timeout_ms;
     ps_spin_init(&c->progress.busy_poll, full.spin_us == 0 ? PS_SPIN_AUTO
                                          : full.spin_us < 0
                                              ? 0
                                              : PS_MICROS(full.spin_us));
-    c->is_quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = copy_options(c, &full, err, err_size);
     if (rc == 0 && !waiting_add_client(c)) {
         rc = client_open_error(err, err_size, PSC_E_NOMEM, "%s",
@@ -296,7 +293,7 @@ static int send_bye(struct psc_client *c)
 
 static void leave_locked(struct psc_client *c)
 {
-    ps_time deadline = client_deadline(c->close_timeout_ms);
+    ps_time deadline = client_deadline(c->options.close_timeout_ms);
     bool lost;
 
     do {

@@ -93,15 +93,15 @@ static void describe_declaration(struct psc_client *c,
 static int key_open_finish(struct psc_client *c, struct key **keys,
                            size_t count)
 {
+    const int32_t limit = c->options.op_timeout_ms;
     struct declarations d = {.keys = keys, .count = count};
     char why[PSC_TEXT_MAX / 2];
     int rc;
 
     client_flush(c);
-    rc = wait_note_text(
-        c, keys_are_answered, &d,
-        client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1),
-        describe_declaration);
+    rc = wait_note_text(c, keys_are_answered, &d,
+                        client_deadline(limit > 0 ? limit : -1),
+                        describe_declaration);
     if (rc == PS_E_TIMEOUT && reattach_explain(c, NULL, why, sizeof(why))) {
         return client_error(c, rc, "key '%s': %s", keys[d.next]->name, why);
     }
@@ -109,7 +109,7 @@ static int key_open_finish(struct psc_client *c, struct key **keys,
         return client_error(c, rc,
                             "key '%s': the agent has not answered for %d "
                             "ms",
-                            keys[d.next]->name, c->op_timeout_ms);
+                            keys[d.next]->name, limit);
     }
     if (rc != 0) {
         return client_error(c, rc, "%s", c->text);

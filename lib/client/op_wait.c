@@ -271,8 +271,8 @@ static int op_result(const struct psc_op *op)
 
 static int timeout_of(const struct psc_client *c, int timeout_ms)
 {
-    if (timeout_ms == PSC_WAIT_DEFAULT && c->op_timeout_ms > 0) {
-        return c->op_timeout_ms;
+    if (timeout_ms == PSC_WAIT_DEFAULT && c->options.op_timeout_ms > 0) {
+        return c->options.op_timeout_ms;
     }
     return timeout_ms;
 }
@@ -281,7 +281,7 @@ static int time_out_error(struct psc_op *op, int limit_ms)
 {
     char text[PSC_TEXT_MAX];
 
-    if (limit_ms == 0 || op->client->is_quiet) {
+    if (limit_ms == 0 || (op->client->options.flags & PSC_OPEN_QUIET) != 0) {
         op_name(op, text, sizeof(text));
         return client_error(op->client, PSC_E_TIMEOUT, "%.300s is open", text);
     }

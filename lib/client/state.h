@@ -197,11 +197,8 @@ struct psc_client {
     struct ps_list_node of_process; /* In the list of threads.c. */
     bool is_forked; /* This is a forked child of the process that opened it. */
     pthread_mutex_t lock;
-    struct psc_options options; /* For groups; the client owns the strings. */
+    struct psc_options options;        /* The client owns the strings. */
     char token[PS_TOKEN_TEXT_MAX + 1]; /* "": none. */
-    int32_t op_timeout_ms;
-    int32_t close_timeout_ms;
-    bool is_quiet; /* Set by PSC_OPEN_QUIET. */
 
     int rc; /* Not 0: the client has failed permanently. */
     char text[PSC_TEXT_MAX];
