@@ -200,16 +200,13 @@ static bool creates_all(const struct psc_key_spec *specs, size_t count)
 int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
              size_t count, uint32_t *ret_keys)
 {
-    struct key *one;
-    struct key **keys = &one;
+    struct key **keys;
     int rc = client_enter(c);
 
     if (rc != 0) {
         return rc;
     }
-    if (count > 1) {
-        keys = calloc(count, sizeof(struct key *));
-    }
+    keys = calloc(count > 0 ? count : 1, sizeof(struct key *));
     if (keys == NULL) {
         rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
         goto leave;
@@ -226,9 +223,7 @@ int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
     for (size_t i = 0; i < count && rc == 0; i++) {
         ret_keys[i] = keys[i]->number;
     }
-    if (keys != &one) {
-        free(keys);
-    }
+    free(keys);
 
 leave:
     client_leave(c);

@@ -403,36 +403,32 @@ static int start(struct psc_client *c, const struct op_call *a,
     return rc;
 }
 
-int psc_push_rows_start(struct psc_client *c, uint32_t key,
-                        const struct psc_rows *rows,
-                        const struct psc_op_options *o, struct psc_op **ret_op)
+static int start_rows(struct psc_client *c, enum op_kind kind, uint32_t key,
+                      const struct psc_rows *rows,
+                      const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    const struct op_call a = {.kind = OP_PUSH_ROWS,
-                              .key = key,
-                              .rows = rows,
-                              .src = rows != NULL ? rows->src : NULL,
-                              .options = o};
+    struct op_call a = {.kind = kind, .key = key, .rows = rows, .options = o};
 
     if (rows == NULL) {
         return client_enter_with(c, rows, "rows");
     }
+    a.src = kind == OP_PUSH_ROWS ? rows->src : NULL;
+    a.out = kind == OP_PULL_ROWS ? rows->out : NULL;
     return start(c, &a, ret_op);
+}
+
+int psc_push_rows_start(struct psc_client *c, uint32_t key,
+                        const struct psc_rows *rows,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_rows(c, OP_PUSH_ROWS, key, rows, o, ret_op);
 }
 
 int psc_pull_rows_start(struct psc_client *c, uint32_t key,
                         const struct psc_rows *rows,
                         const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    const struct op_call a = {.kind = OP_PULL_ROWS,
-                              .key = key,
-                              .rows = rows,
-                              .out = rows != NULL ? rows->out : NULL,
-                              .options = o};
-
-    if (rows == NULL) {
-        return client_enter_with(c, rows, "rows");
-    }
-    return start(c, &a, ret_op);
+    return start_rows(c, OP_PULL_ROWS, key, rows, o, ret_op);
 }
 
 int psc_init_start(struct psc_client *c, uint32_t key, const void *src,
