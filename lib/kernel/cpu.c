@@ -660,35 +660,43 @@ int ps_kernel_check_range(const struct ps_job *job, uint64_t from, uint64_t to)
     return 0;
 }
 
+/* Prepares the walk over a job that has been checked. `decoded` has
+ * PS_CPU_GROUP_MAX blocks of ENCODED_BYTES. */
+static void init_walk(struct walk *w, const struct ps_job *job, char *scratch,
+                      char *decoded)
+{
+    const bool decodes = ps_job_decodes(job) || ps_job_widens(job);
+    const unsigned depth = tree_depth(job);
+
+    *w = (struct walk){.job = job,
+                       .ops = ps_cpu_ops(),
+                       .size = ps_dtype_size(job->dtype),
+                       .scratch = scratch,
+                       .decoded = decodes ? decoded : NULL,
+                       .block = decodes ? ENCODED_BYTES : BLOCK_BYTES};
+    w->fold = w->ops->fold[job->fold][job->dtype];
+    while (w->block * depth > SCRATCH_BYTES) {
+        w->block /= 2;
+    }
+}
+
 static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
                      struct norm_sums *measured)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
     _Alignas(64) char decoded[PS_CPU_GROUP_MAX * ENCODED_BYTES];
-    struct walk w = {.job = job,
-                     .ops = ps_cpu_ops(),
-                     .scratch = scratch,
-                     .measured = measured};
+    struct walk w;
     bool stream;
     int rc = ps_kernel_check_range(job, from, to);
 
     if (rc != 0 || from == to) {
         return rc;
     }
-    const unsigned depth = tree_depth(job);
-
     if (job->op == PS_JOB_ENCODE_EACH) {
         return ps_kernel_run_each(job, encode_one, NULL);
     }
-    w.fold = w.ops->fold[job->fold][job->dtype];
-    w.size = ps_dtype_size(job->dtype);
-    const bool decodes = ps_job_decodes(job) || ps_job_widens(job);
-
-    w.block = decodes ? ENCODED_BYTES : BLOCK_BYTES;
-    w.decoded = decodes ? decoded : NULL;
-    while (w.block * depth > SCRATCH_BYTES) {
-        w.block /= 2;
-    }
+    init_walk(&w, job, scratch, decoded);
+    w.measured = measured;
     stream = should_stream(job, w.size);
     if (job->op == PS_JOB_SUM && job->src_count == 1 && job->divide_by <= 1) {
         run_copy(&w, from, to, stream);
@@ -748,19 +756,11 @@ double ps_kernel_mean_square(const struct ps_job *job)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
     _Alignas(64) char decoded[PS_CPU_GROUP_MAX * ENCODED_BYTES];
-    struct walk w = {.job = job,
-                     .ops = ps_cpu_ops(),
-                     .size = ps_dtype_size(job->dtype),
-                     .scratch = scratch,
-                     .decoded = ps_job_is_half(job) ? decoded : NULL,
-                     .block = ENCODED_BYTES};
-    const unsigned depth = tree_depth(job);
+    struct walk w;
     double total = 0;
 
-    assert(depth <= DEPTH_MAX && !ps_job_decodes(job));
-    while (w.block * depth > SCRATCH_BYTES) {
-        w.block /= 2;
-    }
+    assert(tree_depth(job) <= DEPTH_MAX && !ps_job_decodes(job));
+    init_walk(&w, job, scratch, decoded);
     for (uint64_t from = 0; from < job->count;) {
         const uint64_t left = job->count - from;
         const size_t most = w.block / w.size;
