@@ -414,17 +414,12 @@ static bool should_stream(const struct ps_job *job, size_t size)
            (job->op == PS_JOB_SUM || job->dst != job->weight);
 }
 
-static void *source_at(const void *buffer, uint64_t offset)
-{
-    return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
-}
-
 /* Destination of the new weights, in the type of the computation. */
 static void *new_weights(const struct walk *w, uint64_t from)
 {
     const bool kept = ps_job_is_half(w->job) && !w->job->direction_only;
 
-    return source_at(kept ? w->job->master : w->job->dst, from * w->size);
+    return ps_kernel_at(kept ? w->job->master : w->job->dst, from * w->size);
 }
 
 static void add_square_sums(const struct ps_job *job, struct norm_sums *m,
@@ -445,11 +440,11 @@ static void add_block_square_sums(const struct walk *w, uint64_t from,
 
     if (job->square_sum != NULL) {
         add_square_sums(job, &w->measured[0],
-                        source_at(job->dst, from * w->size), count);
+                        ps_kernel_at(job->dst, from * w->size), count);
     }
     if (job->weight_square_sum != NULL) {
         add_square_sums(job, &w->measured[1],
-                        source_at(old_weights(job), from * w->size), count);
+                        ps_kernel_at(old_weights(job), from * w->size), count);
     }
 }
 
@@ -474,9 +469,9 @@ static void step_block(const struct walk *w, const void *grad, uint64_t from,
     bool moving = job->sgd.momentum != 0;
     struct ps_cpu_sgd step = {
         .dst = new_weights(w, from),
-        .weight = source_at(old_weights(job), from * w->size),
+        .weight = ps_kernel_at(old_weights(job), from * w->size),
         .grad = grad,
-        .state = moving ? source_at(job->state, from * w->size) : NULL,
+        .state = moving ? ps_kernel_at(job->state, from * w->size) : NULL,
         .sgd = &job->sgd,
         .stream = stream,
     };
@@ -490,14 +485,14 @@ static void other_step_block(const struct walk *w, const void *grad,
     const struct ps_job *job = w->job;
     struct ps_cpu_step s = {
         .dst = new_weights(w, from),
-        .weight = source_at(old_weights(job), from * w->size),
+        .weight = ps_kernel_at(old_weights(job), from * w->size),
         .grad = grad,
         .step = &job->step,
         .first_index = job->step.first_index + from,
     };
 
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
-        s.states[i] = source_at(job->states[i], from * w->size);
+        s.states[i] = ps_kernel_at(job->states[i], from * w->size);
     }
     w->ops->step[job->dtype](&s, count);
 }
@@ -514,7 +509,7 @@ static void copy_prior(float *to, const float *old, uint64_t from, size_t count)
 static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
 {
     const struct ps_job *job = w->job;
-    void *dst = source_at(job->dst, from * w->size);
+    void *dst = ps_kernel_at(job->dst, from * w->size);
     bool divided = job->divide_by > 1;
     const void *sum;
 
@@ -554,8 +549,8 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
     }
     if (ps_job_is_half(job) && !job->direction_only) {
         w->ops->narrow[job->storage_dtype](
-            source_at(job->dst, from * sizeof(uint16_t)), new_weights(w, from),
-            count);
+            ps_kernel_at(job->dst, from * sizeof(uint16_t)),
+            new_weights(w, from), count);
     }
 }
 
@@ -564,8 +559,8 @@ static void run_copy(const struct walk *w, uint64_t from, uint64_t to,
                      bool stream)
 {
     const struct ps_job *job = w->job;
-    const void *src = source_at(job->src[0], from * w->size);
-    void *dst = source_at(job->dst, from * w->size);
+    const void *src = ps_kernel_at(job->src[0], from * w->size);
+    void *dst = ps_kernel_at(job->dst, from * w->size);
 
     if (w->decoded != NULL) {
         (void)load_source(w, 0, from, to - from, dst);
@@ -597,16 +592,11 @@ bool ps_kernel_is_divisible(const struct ps_job *job)
 static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
                      struct norm_sums *measured);
 
-static const float *vector_at(const float *vectors, uint64_t offset)
-{
-    return vectors == NULL ? NULL : vectors + offset;
-}
-
 /* The job that encodes source `i` alone. */
 static struct ps_job job_of_source(const struct ps_job *job, uint32_t i,
                                    void *dst)
 {
-    const uint64_t first = i * job->count;
+    const uint64_t first = i * job->count * sizeof(float);
     struct ps_job one = *job;
 
     one.op = PS_JOB_ENCODE;
@@ -614,10 +604,10 @@ static struct ps_job job_of_source(const struct ps_job *job, uint32_t i,
     one.src_count = 1;
     one.level = NULL;
     one.dst = dst;
-    one.residual = job->residual + first;
-    one.prior.residual = vector_at(job->prior.residual, first);
-    one.moment = job->moment == NULL ? NULL : job->moment + first;
-    one.prior.moment = vector_at(job->prior.moment, first);
+    one.residual = ps_kernel_at(job->residual, first);
+    one.prior.residual = ps_kernel_at(job->prior.residual, first);
+    one.moment = ps_kernel_at(job->moment, first);
+    one.prior.moment = ps_kernel_at(job->prior.moment, first);
     return one;
 }
 

@@ -29,6 +29,12 @@ double ps_kernel_mean_square(const struct ps_job *job);
  * levels. */
 #define PS_CPU_GROUP_MAX 8u
 
+/* Address in an array; NULL: there is no array. */
+static inline void *ps_kernel_at(const void *array, uint64_t offset)
+{
+    return array == NULL ? NULL : (char *)(uintptr_t)array + offset;
+}
+
 struct ps_codec_ops;
 
 /* `stream` in the loops below: use streaming stores for dst, which the caller

@@ -83,11 +83,6 @@ static uint32_t find_row(const uint32_t *rows, uint32_t count, uint32_t row)
     return low < count && rows[low] == row ? low : count;
 }
 
-static void *dst_row(const void *buffer, uint64_t offset)
-{
-    return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
-}
-
 /* Runs one row; `to` is its position in dst, in rows. */
 static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
 {
@@ -107,7 +102,7 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
         uint32_t k = find_row(s->numbers, s->count, row);
 
         if (k < s->count) {
-            src[count] = dst_row(s->data, k * bytes);
+            src[count] = ps_kernel_at(s->data, k * bytes);
             place[count++] = s->leaf;
         }
     }
@@ -122,12 +117,12 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
     one.src = src;
     one.src_count = count;
     one.level = level;
-    one.dst = dst_row(job->dst, to * bytes);
-    one.weight = dst_row(job->weight, row * bytes);
-    one.master = dst_row(job->master, row * wide);
-    one.state = dst_row(job->state, row * wide);
+    one.dst = ps_kernel_at(job->dst, to * bytes);
+    one.weight = ps_kernel_at(job->weight, row * bytes);
+    one.master = ps_kernel_at(job->master, row * wide);
+    one.state = ps_kernel_at(job->state, row * wide);
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
-        one.states[i] = dst_row(job->states[i], row * wide);
+        one.states[i] = ps_kernel_at(job->states[i], row * wide);
     }
     one.step.first_index += (uint64_t)row * r->row_width;
     if (one.op == PS_JOB_STEP && one.step.kind == PS_STEP_GROUP_ADAGRAD) {
