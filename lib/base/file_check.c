@@ -339,8 +339,7 @@ static int read_descriptor(const char *text,
                            char ret_text[PS_TOKEN_TEXT_MAX + 1],
                            struct ps_str *why)
 {
-    char name[64];
-    struct ps_str s;
+    struct ps_str name = PS_STR_ROOM(64);
     char *end;
     long fd = strtol(text, &end, 10);
 
@@ -348,9 +347,8 @@ static int read_descriptor(const char *text,
         ps_str_add(why, "the descriptor of a token is a number");
         return PS_E_INVAL;
     }
-    ps_str_init(&s, name, sizeof(name));
-    ps_str_addf(&s, "descriptor %ld", fd);
-    return read_text((int)fd, name, ret_text, why);
+    ps_str_addf(&name, "descriptor %ld", fd);
+    return read_text((int)fd, name.data, ret_text, why);
 }
 
 int ps_token_text_read(const char *path, const char *fd,

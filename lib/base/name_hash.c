@@ -96,8 +96,7 @@ bool ps_group_name_is_of(const char *name, const char *job)
 {
     const size_t name_len = strlen(name);
     const size_t job_len = strlen(job);
-    char hash[HASH_DIGITS + 2];
-    struct ps_str s;
+    struct ps_str hash = PS_STR_ROOM(HASH_DIGITS + 2);
 
     if (strncmp(name, job, job_len) == 0 && name[job_len] == '/') {
         return true;
@@ -108,7 +107,7 @@ bool ps_group_name_is_of(const char *name, const char *job)
         name[GROUP_JOB_BYTES] != '/') {
         return false;
     }
-    ps_str_init(&s, hash, sizeof(hash));
-    ps_str_addf(&s, "#%016llx", (unsigned long long)text_hash(job));
-    return strncmp(name + name_len - 2 * HASH_DIGITS - 1, hash, s.len) == 0;
+    ps_str_addf(&hash, "#%016llx", (unsigned long long)text_hash(job));
+    return strncmp(name + name_len - 2 * HASH_DIGITS - 1, hash.data,
+                   hash.len) == 0;
 }

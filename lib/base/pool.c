@@ -142,12 +142,11 @@ static void chunk_free(struct chunk *c)
 /* Returns unused chunks to the source until at most `target` bytes are held. */
 static void pool_shrink(struct ps_pool *p, uint64_t target)
 {
-    struct ps_list_node *n = ps_list_first(&p->chunks);
-
-    while (n != NULL && p->source_bytes > target) {
-        struct chunk *c = PS_CONTAINER(n, struct chunk, node);
-
-        n = ps_list_next(&p->chunks, n);
+    PS_LIST_EACH_SAFE(struct chunk, c, node, &p->chunks)
+    {
+        if (p->source_bytes <= target) {
+            return;
+        }
         if (c->used == 0) {
             chunk_free(c);
         }
@@ -298,8 +297,7 @@ int ps_pool_get_for(struct ps_pool *p, size_t size, struct ps_pool_share *share,
             return rc;
         }
     }
-    struct piece *piece = PS_CONTAINER(ps_list_pop(&p->classes[class]),
-                                       struct piece, node);
+    struct piece *piece = PS_LIST_POP(struct piece, node, &p->classes[class]);
 
     piece->chunk->used++;
     p->used += cost;

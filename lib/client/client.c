@@ -136,15 +136,17 @@ free_client:
  * which has no other threads. */
 static void free_client(struct psc_client *c, bool child)
 {
-    struct ps_list_node *n;
+    struct psc_op *op;
 
     waiting_remove_client(c);
     gpu_end_all(c, child);
-    while ((n = ps_list_first(&c->ops.all)) != NULL) {
-        op_free(PS_CONTAINER(n, struct psc_op, of_client));
+    while ((op = PS_LIST_FIRST(struct psc_op, of_client, &c->ops.all)) !=
+           NULL) {
+        op_free(op);
     }
-    while ((n = ps_list_pop(&c->ops.spare)) != NULL) {
-        free(PS_CONTAINER(n, struct psc_op, of_client));
+    while ((op = PS_LIST_POP(struct psc_op, of_client, &c->ops.spare)) !=
+           NULL) {
+        free(op);
     }
     key_free_all(c);
     arena_free_all(c);
@@ -180,14 +182,11 @@ static void free_client(struct psc_client *c, bool child)
 static int copy_options(struct psc_client *c, const struct psc_options *o,
                         char *err, size_t err_size)
 {
-    char text[256];
-    struct ps_str why;
-    int rc;
+    struct ps_str why = PS_STR_ROOM(256);
+    int rc = ps_token_text_read(o->token_file, NULL, c->token, &why);
 
-    ps_str_init(&why, text, sizeof(text));
-    rc = ps_token_text_read(o->token_file, NULL, c->token, &why);
     if (rc != 0) {
-        return client_open_error(err, err_size, rc, "%s", text);
+        return client_open_error(err, err_size, rc, "%s", why.data);
     }
     c->options = *o;
     c->options.socket = NULL; /* Known with the connection. */

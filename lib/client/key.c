@@ -40,9 +40,9 @@ uint64_t key_rounds_begun(const struct key *k)
 {
     uint64_t round = k->round;
 
-    PS_LIST_EACH(n, &k->queue)
+    PS_LIST_EACH_OF(const struct psc_op, op, of_key, &k->queue)
     {
-        round += op_is_round(PS_CONTAINER(n, struct psc_op, of_key)->kind);
+        round += op_is_round(op->kind);
     }
     return round;
 }
@@ -397,7 +397,6 @@ void key_accept_info(struct psc_client *c, struct psc_op *op,
                      const struct ps_msg_l_key_info *m)
 {
     struct key *k = op->key;
-    struct ps_list_node *n;
 
     if (m->error != 0) {
         k->open_request = NULL;
@@ -405,8 +404,8 @@ void key_accept_info(struct psc_client *c, struct psc_op *op,
         k->rc = client_failure(m->error);
         k->text = strdup(m->text[0] != '\0' ? m->text : ps_strerror(k->rc));
         op_end(op, k->rc, NULL);
-        while ((n = ps_list_first(&k->queue)) != NULL) {
-            op_end(PS_CONTAINER(n, struct psc_op, of_key), k->rc, k->text);
+        while ((op = PS_LIST_FIRST(struct psc_op, of_key, &k->queue)) != NULL) {
+            op_end(op, k->rc, k->text);
         }
         return;
     }

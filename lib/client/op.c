@@ -263,12 +263,10 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id)
 
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
 {
-    struct ps_list_node *n = ps_list_pop(&c->ops.spare);
-    struct psc_op *op;
+    struct psc_op *op = PS_LIST_POP(struct psc_op, of_client, &c->ops.spare);
 
-    if (n != NULL) {
+    if (op != NULL) {
         c->ops.spare_count--;
-        op = PS_CONTAINER(n, struct psc_op, of_client);
         memset(op, 0, sizeof(*op));
     } else {
         op = calloc(1, sizeof(*op));
@@ -391,10 +389,11 @@ void op_free_later(struct psc_op *op)
 
 void op_free_deferred(struct psc_client *c)
 {
-    struct ps_list_node *n;
+    struct psc_op *op;
 
-    while ((n = ps_list_first(&c->ops.deferred_free)) != NULL) {
-        op_free(PS_CONTAINER(n, struct psc_op, of_key));
+    while ((op = PS_LIST_FIRST(struct psc_op, of_key, &c->ops.deferred_free)) !=
+           NULL) {
+        op_free(op);
     }
 }
 
@@ -446,10 +445,8 @@ void op_end(struct psc_op *op, int rc, const char *text)
 void op_end_all(struct psc_client *c, int rc, const char *text)
 {
     /* op_end() may append operations, and frees none. */
-    PS_LIST_EACH(n, &c->ops.all)
+    PS_LIST_EACH_OF(struct psc_op, op, of_client, &c->ops.all)
     {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
-
         if (op->state == OP_QUEUED || op->state == OP_SENT) {
             op_end(op, rc, text);
         }
@@ -458,10 +455,8 @@ void op_end_all(struct psc_client *c, int rc, const char *text)
 
 void op_keep_results(struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->ops.all)
+    PS_LIST_EACH_OF(struct psc_op, op, of_client, &c->ops.all)
     {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
-
         if (op->result.data != NULL && op->result.arena == NULL) {
             op->result.arena = arena_around(c, op->result.data);
             op->result.arena->uses++;

@@ -233,11 +233,10 @@ static int send_op(struct psc_op *op)
 
 void op_pump(struct psc_client *c, struct key *k)
 {
-    struct ps_list_node *n;
+    struct psc_op *op;
 
     while (c->rc == 0 && k->is_ready && !k->is_unbound &&
-           (n = ps_list_first(&k->queue)) != NULL) {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
+           (op = PS_LIST_FIRST(struct psc_op, of_key, &k->queue)) != NULL) {
         int rc;
 
         if (!op_is_pull(op->kind) && k->ops_open > 0) {
@@ -252,7 +251,7 @@ void op_pump(struct psc_client *c, struct key *k)
             }
             return;
         }
-        ps_list_remove(n);
+        ps_list_remove(&op->of_key);
         rc = send_op(op);
         if (rc != 0) {
             op_end(op, rc, NULL);
@@ -262,14 +261,11 @@ void op_pump(struct psc_client *c, struct key *k)
 
 void op_send_stalled(struct psc_client *c)
 {
-    while (c->rc == 0 && c->ops.sent < SENT_MAX) {
-        struct ps_list_node *n = ps_list_pop(&c->queues.stalled);
-        struct key *k;
+    struct key *k;
 
-        if (n == NULL) {
-            return;
-        }
-        k = PS_CONTAINER(n, struct key, of_stalled);
+    while (c->rc == 0 && c->ops.sent < SENT_MAX &&
+           (k = PS_LIST_POP(struct key, of_stalled, &c->queues.stalled)) !=
+               NULL) {
         op_pump(c, k);
     }
 }
@@ -300,17 +296,14 @@ static int send_barrier(struct psc_op *op)
 /* At most one barrier is open at a time. */
 void op_send_barriers(struct psc_client *c)
 {
-    while (c->rc == 0 && c->reattach.link == LINK_UP &&
-           !c->queues.barrier_open) {
-        struct ps_list_node *n = ps_list_pop(&c->queues.barriers);
-        struct psc_op *op;
-        int rc;
+    struct psc_op *op;
 
-        if (n == NULL) {
-            return;
-        }
-        op = PS_CONTAINER(n, struct psc_op, of_key);
-        rc = send_barrier(op);
+    while (c->rc == 0 && c->reattach.link == LINK_UP &&
+           !c->queues.barrier_open &&
+           (op = PS_LIST_POP(struct psc_op, of_key, &c->queues.barriers)) !=
+               NULL) {
+        int rc = send_barrier(op);
+
         if (rc != 0) {
             op_end(op, rc, NULL);
         }
@@ -386,10 +379,8 @@ static bool may_send_request(const struct psc_op *op)
 /* The first queued request that may be sent, or NULL. */
 static struct psc_op *next_job_request(const struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->queues.job_requests)
+    PS_LIST_EACH_OF(struct psc_op, op, of_key, &c->queues.job_requests)
     {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
-
         if (may_send_request(op)) {
             return op;
         }

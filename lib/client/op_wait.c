@@ -40,10 +40,8 @@ static bool is_stall_answered(void *arg)
  * the agent has. */
 static uint64_t reserved_number(const struct psc_op *op)
 {
-    PS_LIST_EACH(n, &op->client->ops.all)
+    PS_LIST_EACH_OF(const struct psc_op, other, of_client, &op->client->ops.all)
     {
-        const struct psc_op *other = PS_CONTAINER(n, struct psc_op, of_client);
-
         if (other->key == op->key && other->state == OP_SENT &&
             (op->key != NULL || other->kind == op->kind)) {
             return other->id;

@@ -31,10 +31,8 @@
 static void accept_stall_answer(struct psc_client *c,
                                 const struct ps_msg_l_stall_reply *m)
 {
-    PS_LIST_EACH(n, &c->progress.stall_requests)
+    PS_LIST_EACH_OF(struct stall_request, w, node, &c->progress.stall_requests)
     {
-        struct stall_request *w = PS_CONTAINER(n, struct stall_request, node);
-
         if (w->id == m->op_id && !w->is_answered) {
             ps_str_copy(w->text, sizeof(w->text), m->text);
             w->is_answered = true;
@@ -527,7 +525,7 @@ static void clear_poll_signal(struct psc_client *c)
 
 int psc_dispatch(struct psc_client *c)
 {
-    struct ps_list_node *n;
+    struct psc_op *op;
     int count = 0;
     int rc = client_enter(c);
 
@@ -537,8 +535,8 @@ int psc_dispatch(struct psc_client *c)
     client_poll(c);
     /* Before the callbacks: what ends during these signals again. */
     clear_poll_signal(c);
-    while ((n = ps_list_pop(&c->progress.callbacks)) != NULL) {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_callbacks);
+    while ((op = PS_LIST_POP(struct psc_op, of_callbacks,
+                             &c->progress.callbacks)) != NULL) {
         psc_callback callback = op->callback;
         void *user = op->user;
 

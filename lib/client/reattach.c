@@ -94,8 +94,7 @@ int handshake_connect(struct psc_client *c, const struct psc_options *o,
     const bool searches = options_have_default_socket(o);
     char place[PS_SOCKET_PATH_MAX + 1];
     const char *path = o->socket;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str advice;
+    struct ps_str advice = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     for (;;) {
         int errnum = 0;
@@ -116,11 +115,10 @@ int handshake_connect(struct psc_client *c, const struct psc_options *o,
         }
         if (rc != PS_E_UNREACH || client_ms_until(deadline) == 0 ||
             has_no_folder(path)) {
-            ps_str_init(&advice, text, sizeof(text));
             add_socket_advice(errnum, path, &advice);
             return client_open_error(
                 err, err_size, rc, "no agent on the socket '%s': %s%s", path,
-                errnum != 0 ? strerror(errnum) : ps_strerror(rc), text);
+                errnum != 0 ? strerror(errnum) : ps_strerror(rc), advice.data);
         }
         poll(NULL, 0, CONNECT_RETRY_MS);
     }
@@ -291,10 +289,8 @@ static int offer_segment(struct psc_client *c, const struct residual_segment *k)
 
 static void end_stall_requests(struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->progress.stall_requests)
+    PS_LIST_EACH_OF(struct stall_request, w, node, &c->progress.stall_requests)
     {
-        struct stall_request *w = PS_CONTAINER(n, struct stall_request, node);
-
         w->is_answered = w->is_answered ||
                          reattach_explain(c, NULL, w->text, sizeof(w->text));
     }

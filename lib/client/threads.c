@@ -63,10 +63,8 @@ static void after_fork(void)
 /* In a forked child, whose only thread is the one that forked. */
 static void after_fork_in_child(void)
 {
-    PS_LIST_EACH(n, &process.clients)
+    PS_LIST_EACH_OF(struct psc_client, c, of_process, &process.clients)
     {
-        struct psc_client *c = PS_CONTAINER(n, struct psc_client, of_process);
-
         c->is_forked = true;
         ps_sock_close_copy(c->sock);
     }
@@ -229,16 +227,14 @@ static bool survey_client(struct survey *s, const struct psc_client *c,
         !gpu_is_idle(c) || !ps_list_empty(&c->progress.callbacks)) {
         return false;
     }
-    PS_LIST_EACH(n, &c->ops.all)
+    PS_LIST_EACH_OF(const struct psc_op, op, of_client, &c->ops.all)
     {
-        if (op_is_moving(PS_CONTAINER(n, struct psc_op, of_client))) {
+        if (op_is_moving(op)) {
             return false;
         }
     }
-    PS_LIST_EACH(n, &c->progress.waiting)
+    PS_LIST_EACH_OF(const struct waiting, w, node, &c->progress.waiting)
     {
-        const struct waiting *w = PS_CONTAINER(n, struct waiting, node);
-
         if (w->is_limited || w->until->is_over(w->until->arg) ||
             s->waiting_count == THREADS_MAX) {
             return false;
@@ -256,10 +252,8 @@ static bool survey_clients(struct survey *s, struct psc_client *own)
     bool several = process.clients.head.next != process.clients.head.prev;
     bool is_still = true;
 
-    PS_LIST_EACH(n, &process.clients)
+    PS_LIST_EACH_OF(struct psc_client, c, of_process, &process.clients)
     {
-        struct psc_client *c = PS_CONTAINER(n, struct psc_client, of_process);
-
         if (c != own && pthread_mutex_trylock(&c->lock) != 0) {
             return false;
         }
@@ -280,17 +274,15 @@ static bool survey_clients(struct survey *s, struct psc_client *own)
 static bool read_task(int task, const char *tid, const char *file, char *text,
                       size_t size)
 {
-    char path[64];
-    struct ps_str name;
+    struct ps_str name = PS_STR_ROOM(64);
     ssize_t n;
     int fd;
 
-    ps_str_init(&name, path, sizeof(path));
     ps_str_addf(&name, "%s/%s", tid, file);
     if (name.truncated) {
         return false;
     }
-    fd = openat(task, path, O_RDONLY | O_CLOEXEC);
+    fd = openat(task, name.data, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return false;
     }

@@ -90,8 +90,8 @@ static struct psc_op *first_open_subop(struct psc_op *op)
     const struct coll *k = op->coll;
 
     if (k->stage == COLL_ORDER) {
-        k = PS_CONTAINER(ps_list_first(&op->client->colls.order_queue),
-                         struct coll, of_order_queue);
+        k = PS_LIST_FIRST(struct coll, of_order_queue,
+                          &op->client->colls.order_queue);
     }
     for (uint32_t i = 0; i < k->subops.count; i++) {
         if (k->subops.list[i]->state != OP_DONE) {
@@ -379,18 +379,15 @@ static void run_stages(struct coll *k)
  * may end others: they reach run_stages(), not this loop again. */
 static void run_order_queue(struct psc_client *c)
 {
-    struct ps_list_node *n;
+    struct coll *k;
 
     if (c->colls.order_is_running) {
         return;
     }
     c->colls.order_is_running = true;
-    while ((n = ps_list_first(&c->colls.order_queue)) != NULL) {
-        struct coll *k = PS_CONTAINER(n, struct coll, of_order_queue);
-
-        if (k->stage != COLL_ORDER || k->src.is_pending) {
-            break;
-        }
+    while ((k = PS_LIST_FIRST(struct coll, of_order_queue,
+                              &c->colls.order_queue)) != NULL &&
+           k->stage == COLL_ORDER && !k->src.is_pending) {
         run_stages(k);
     }
     c->colls.order_is_running = false;

@@ -201,10 +201,8 @@ void coll_end_mismatch(struct coll *k)
     struct psc_client *c = k->op->client;
     const struct psc_op *part = k->subops.list[k->subops.count - 1];
     const char *descriptions = (const char *)coll_subop_result(part);
-    char text[PSC_TEXT_MAX];
-    struct ps_str s;
+    struct ps_str s = PS_STR_ROOM(PSC_TEXT_MAX);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, "the requests of the ranks differ: ");
     for (uint32_t r = 0; r < c->id.size; r++) {
         const char *own = descriptions + (size_t)r * DESCRIPTION_BYTES;
@@ -220,5 +218,5 @@ void coll_end_mismatch(struct coll *k)
             append_ranks(&s, descriptions, r, c->id.size);
         }
     }
-    coll_fail(k, PSC_E_MISMATCH, text);
+    coll_fail(k, PSC_E_MISMATCH, s.data);
 }

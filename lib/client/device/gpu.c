@@ -590,15 +590,14 @@ static void end_transfer(struct psc_client *c, struct gpu_transfer *t, int rc)
 static struct gpu_transfer *
 first_ended(struct gpu *g, enum gpu_direction direction, int *ret_rc)
 {
-    struct ps_list_node *n = ps_list_first(&g->transfers[direction]);
-    struct gpu_transfer *t;
+    struct gpu_transfer *t = PS_LIST_FIRST(struct gpu_transfer, node,
+                                           &g->transfers[direction]);
     ps_cu_result r = 0;
     int rc;
 
-    if (n == NULL) {
+    if (t == NULL) {
         return NULL;
     }
-    t = PS_CONTAINER(n, struct gpu_transfer, node);
     rc = gpu_enter(g);
     if (rc == 0) {
         r = g->table->driver.event_query(t->event);

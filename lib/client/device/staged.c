@@ -180,17 +180,17 @@ struct piece {
 static void fail_source(struct psc_op *op, int rc)
 {
     struct psc_client *c = op->client;
-    struct ps_list_node *n;
+    struct key *k = op->key;
     char text[PSC_TEXT_MAX];
 
     snprintf(text, sizeof(text), "'%s' cannot be copied from the GPU: %s",
-             op->key->name, gpu_why(c));
+             k->name, gpu_why(c));
     if (!op->src.is_held) {
         client_fail(c, rc, "%s", text); /* The agent waits for the rest. */
         return;
     }
-    while ((n = ps_list_first(&op->key->queue)) != NULL) {
-        op_end(PS_CONTAINER(n, struct psc_op, of_key), rc, text);
+    while ((op = PS_LIST_FIRST(struct psc_op, of_key, &k->queue)) != NULL) {
+        op_end(op, rc, text);
     }
 }
 
