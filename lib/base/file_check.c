@@ -114,10 +114,12 @@ int ps_file_check_folder(const char *path, struct ps_str *report)
 
 ssize_t ps_file_read(int fd, void *out, size_t cap)
 {
+    const bool seeks = lseek(fd, 0, SEEK_CUR) >= 0;
     size_t len = 0;
 
     while (len < cap) {
-        ssize_t n = read(fd, (char *)out + len, cap - len);
+        ssize_t n = seeks ? pread(fd, (char *)out + len, cap - len, (off_t)len)
+                          : read(fd, (char *)out + len, cap - len);
 
         if (n == 0) {
             break;
@@ -276,31 +278,6 @@ void ps_file_add_group(const char *path, struct ps_str *out)
 
 /* ------------------------------------------------------------------ tokens */
 
-/* Reads from the beginning where that is possible, so that several readers of
- * one descriptor get the text. Returns the number of bytes, or -1. */
-static ssize_t read_all(int fd, char *out, size_t cap)
-{
-    bool seeks = lseek(fd, 0, SEEK_CUR) >= 0;
-    size_t len = 0;
-
-    while (len < cap) {
-        ssize_t n = seeks ? pread(fd, out + len, cap - len, (off_t)len)
-                          : read(fd, out + len, cap - len);
-
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0) {
-            return -1;
-        }
-        if (n == 0) {
-            break;
-        }
-        len += (size_t)n;
-    }
-    return (ssize_t)len;
-}
-
 /* Reads a token from `fd`; `name` is for the reason. */
 static int read_text(int fd, const char *name,
                      char ret_text[PS_TOKEN_TEXT_MAX + 1], struct ps_str *why)
@@ -316,7 +293,7 @@ static int read_text(int fd, const char *name,
                     name);
         return PS_E_INVAL;
     }
-    n = read_all(fd, text, sizeof(text));
+    n = ps_file_read(fd, text, sizeof(text));
     if (n < 0) {
         ps_str_addf(why, "%s: %s", name, strerror(errno));
         return PS_E_IO;

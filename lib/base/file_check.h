@@ -35,8 +35,9 @@ PS_MUST_USE int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
  * inspected passes; making the socket fails there with a reason. */
 PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);
 
-/* Reads to the end of an open file, up to `cap` bytes. Returns their number; -1:
- * errno has the reason. */
+/* Reads an open file to its end, up to `cap` bytes: from its beginning where that is
+ * possible, so that several readers of one descriptor get the bytes. Returns their
+ * number; -1: errno has the reason. */
 ssize_t ps_file_read(int fd, void *out, size_t cap);
 
 /* A new file in memory, which may be sealed and cannot be executed. Returns its

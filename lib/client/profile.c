@@ -267,17 +267,6 @@ static void write_recording(const struct recording *r, FILE *f)
     fputs("}\n", f);
 }
 
-static int fail_with_error(struct psc_client *c, const char *path, int error)
-{
-    int rc = client_enter(c);
-
-    if (rc == 0) {
-        rc = client_error(c, PSC_E_SYS, "%s: %s", path, strerror(error));
-        client_leave(c);
-    }
-    return rc;
-}
-
 /* Writes a file beside that of the recording, and renames it when it is
  * complete. */
 static int write_file(struct psc_client *c, const struct recording *r,
@@ -301,7 +290,7 @@ static int write_file(struct psc_client *c, const struct recording *r,
     }
     f = fopen(part, "we");
     if (f == NULL) {
-        rc = fail_with_error(c, to, errno);
+        rc = client_file_error(c, PSC_E_SYS, to, strerror(errno));
         goto free_paths;
     }
     write_recording(r, f);
@@ -310,7 +299,7 @@ static int write_file(struct psc_client *c, const struct recording *r,
         error = errno;
     }
     if (error != 0) {
-        rc = fail_with_error(c, to, error);
+        rc = client_file_error(c, PSC_E_SYS, to, strerror(error));
     }
     if (rc != 0) {
         remove(part);

@@ -66,16 +66,6 @@ static int transfer_buffer(struct psc_client *c, const struct key *k,
     return rc;
 }
 
-static int file_error(struct psc_client *c, int rc, const char *path,
-                      const char *what)
-{
-    if (client_enter(c) == 0) {
-        rc = client_error(c, rc, "%s: %s", path, what);
-        client_leave(c);
-    }
-    return rc;
-}
-
 static bool has_state(const struct key *k)
 {
     return k->is_ready && !key_is_internal(k) && ps_dtype_is_real(k->dtype);
@@ -265,16 +255,16 @@ int psc_state_save(struct psc_client *c, const char *path)
         s.file = fopen(other, "wbe");
     }
     if (s.file == NULL) {
-        rc = file_error(c, PSC_E_SYS, path, strerror(errno));
+        rc = client_file_error(c, PSC_E_SYS, path, strerror(errno));
         goto free_keys;
     }
     rc = save_keys(c, keys, count, &s);
     error = finish_file(&s);
     if (rc == 0 && error != 0) {
-        rc = file_error(c, PSC_E_SYS, path, strerror(error));
+        rc = client_file_error(c, PSC_E_SYS, path, strerror(error));
     }
     if (rc == 0 && rename(other, path) != 0) {
-        rc = file_error(c, PSC_E_SYS, path, strerror(errno));
+        rc = client_file_error(c, PSC_E_SYS, path, strerror(errno));
     }
     if (rc != 0) {
         remove(other);
@@ -308,14 +298,14 @@ static int match_key(struct psc_client *c, const char *path,
                  "it has a state of the key '%s', which this worker has not "
                  "initialised",
                  name);
-        return file_error(c, PSC_E_NOKEY, path, why);
+        return client_file_error(c, PSC_E_NOKEY, path, why);
     }
     if (k->dtype != saved->dtype || k->count != saved->count) {
         snprintf(why, sizeof(why),
                  "its state of '%s' is for %" PRIu64
                  " elements, or of another type; the key has %" PRIu64,
                  name, saved->count, k->count);
-        return file_error(c, PSC_E_MISMATCH, path, why);
+        return client_file_error(c, PSC_E_MISMATCH, path, why);
     }
     *ret_key = k;
     return 0;
@@ -331,7 +321,7 @@ static int load_key(struct psc_client *c, const char *path,
     int rc;
 
     if (!state_get_key(s, &saved)) {
-        return file_error(c, PSC_E_INVAL, path, damaged);
+        return client_file_error(c, PSC_E_INVAL, path, damaged);
     }
     rc = match_key(c, path, &saved, &k);
     if (rc == 0) {
@@ -343,8 +333,9 @@ static int load_key(struct psc_client *c, const char *path,
 
         rc = transfer_buffer(c, k, &t, &version);
         if (rc == 0 && version % 8 != saved.buffer_count) {
-            rc = file_error(c, PSC_E_MISMATCH, path,
-                            "the optimizer keeps another number of states");
+            rc = client_file_error(
+                c, PSC_E_MISMATCH, path,
+                "the optimizer keeps another number of states");
         }
     }
     for (uint8_t i = 0; rc == 0 && i < saved.buffer_count; i++) {
@@ -373,8 +364,8 @@ static int load_pass(struct psc_client *c, const char *path, FILE *file,
 
     rewind(file);
     if (!state_get_start(&s, &start)) {
-        return file_error(c, PSC_E_INVAL, path,
-                          "this is no file of an optimizer's state");
+        return client_file_error(c, PSC_E_INVAL, path,
+                                 "this is no file of an optimizer's state");
     }
     if (strncmp((const char *)start.optimizer, c->optimizer,
                 sizeof(start.optimizer)) != 0) {
@@ -382,13 +373,13 @@ static int load_pass(struct psc_client *c, const char *path, FILE *file,
                  "it is of %.*s, and the job's optimizer is %s",
                  (int)sizeof(start.optimizer), (const char *)start.optimizer,
                  c->optimizer);
-        return file_error(c, PSC_E_MISMATCH, path, why);
+        return client_file_error(c, PSC_E_MISMATCH, path, why);
     }
     for (uint64_t i = 0; rc == 0 && !s.has_failed && i < start.key_count; i++) {
         rc = load_key(c, path, &s, &memory, put);
     }
     if (rc == 0 && !state_get_end(&s)) {
-        rc = file_error(c, PSC_E_INVAL, path, damaged);
+        rc = client_file_error(c, PSC_E_INVAL, path, damaged);
     }
     (void)psc_free(c, memory.data);
     return rc;
@@ -411,7 +402,7 @@ int psc_state_load(struct psc_client *c, const char *path)
     free(keys);
     file = fopen(path, "rbe");
     if (file == NULL) {
-        return file_error(c, PSC_E_SYS, path, strerror(errno));
+        return client_file_error(c, PSC_E_SYS, path, strerror(errno));
     }
     rc = load_pass(c, path, file, false);
     if (rc == 0) {

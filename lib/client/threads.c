@@ -165,6 +165,16 @@ int client_enter_with(struct psc_client *c, const void *argument,
     return rc;
 }
 
+int client_file_error(struct psc_client *c, int rc, const char *path,
+                      const char *what)
+{
+    if (client_enter(c) == 0) {
+        rc = client_error(c, rc, "%s: %s", path, what);
+        client_leave(c);
+    }
+    return rc;
+}
+
 void client_leave(struct psc_client *c)
 {
     client_reap_ops(c);

@@ -50,6 +50,9 @@ PS_MUST_USE int client_enter(struct psc_client *c);
 /* The same; PSC_E_INVAL with a text, and not locked, if `argument` is NULL. */
 PS_MUST_USE int client_enter_with(struct psc_client *c, const void *argument,
                                   const char *what);
+/* client_error() with "PATH: WHAT", for a caller that has not locked the client. */
+int client_file_error(struct psc_client *c, int rc, const char *path,
+                      const char *what);
 /* Calls client_reap_ops() and unlocks the client. */
 void client_leave(struct psc_client *c);
 /* Ends the operations of a client that has failed, and frees those on
