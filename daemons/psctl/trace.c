@@ -289,20 +289,15 @@ static bool is_part_of_round(const struct ps_rec_trace_entry *e)
             e->op == PS_OP_PUSH_ROWS || e->op == PS_OP_BROADCAST);
 }
 
-static int compare_u64(uint64_t a, uint64_t b)
-{
-    return (a > b) - (a < b);
-}
-
 /* By key, round, rank, then begin. */
 static int compare_arrivals(const void *left, const void *right)
 {
     const struct arrival *a = left;
     const struct arrival *b = right;
-    int c = compare_u64(a->key, b->key);
+    int c = ps_compare_u64(a->key, b->key);
 
-    c = c != 0 ? c : compare_u64(a->round, b->round);
-    c = c != 0 ? c : compare_u64(a->rank, b->rank);
+    c = c != 0 ? c : ps_compare_u64(a->round, b->round);
+    c = c != 0 ? c : ps_compare_u64(a->rank, b->rank);
     return c != 0 ? c : (a->begin > b->begin) - (a->begin < b->begin);
 }
 

@@ -73,22 +73,16 @@ static uint32_t track_peer(const struct ps_rec_trace_entry *e)
     return e->kind == PS_TRACE_KIND_PHASE ? 0 : e->peer;
 }
 
-static int compare_numbers(uint64_t a, uint64_t b)
-{
-    return (a > b) - (a < b);
-}
-
 static int compare_tracks(const struct slice *a, const struct slice *b)
 {
-    int c = compare_numbers(a->member, b->member);
+    int c = ps_compare_u64(a->member, b->member);
 
     c = c != 0 ? c
-               : compare_numbers(track_order(a->entry), track_order(b->entry));
-    c = c != 0 ? c
-               : compare_numbers(track_peer(a->entry), track_peer(b->entry));
+               : ps_compare_u64(track_order(a->entry), track_order(b->entry));
+    c = c != 0 ? c : ps_compare_u64(track_peer(a->entry), track_peer(b->entry));
     return c != 0 ? c
-                  : compare_numbers(b->entry->kind == PS_TRACE_KIND_SPAN,
-                                    a->entry->kind == PS_TRACE_KIND_SPAN);
+                  : ps_compare_u64(b->entry->kind == PS_TRACE_KIND_SPAN,
+                                   a->entry->kind == PS_TRACE_KIND_SPAN);
 }
 
 static int compare_slices(const void *left, const void *right)
@@ -317,11 +311,11 @@ static int compare_ends(const void *left, const void *right)
 {
     const struct flow_end *a = left;
     const struct flow_end *b = right;
-    int c = compare_numbers(a->slot, b->slot);
+    int c = ps_compare_u64(a->slot, b->slot);
 
-    c = c != 0 ? c : compare_numbers(a->key, b->key);
-    c = c != 0 ? c : compare_numbers(a->index, b->index);
-    return c != 0 ? c : compare_numbers(a->round, b->round);
+    c = c != 0 ? c : ps_compare_u64(a->key, b->key);
+    c = c != 0 ? c : ps_compare_u64(a->index, b->index);
+    return c != 0 ? c : ps_compare_u64(a->round, b->round);
 }
 
 /* Sorted ends of one kind; for the caller to free. */

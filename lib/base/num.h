@@ -51,6 +51,13 @@ static inline uint64_t ps_round_up(uint64_t n, uint64_t unit)
     return (n + unit - 1) & ~(unit - 1);
 }
 
+/* For sorting: less than 0, 0 or more, as `a` is less than, equal to or greater
+ * than `b`. */
+static inline int ps_compare_u64(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
 static inline uint64_t ps_min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
