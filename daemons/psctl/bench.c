@@ -56,14 +56,6 @@ struct worker {
     struct psc_op **op;
 };
 
-static double monotonic_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* ------------------------------------------------------------------- worker */
 
 static int bench_error(struct worker *w, int rc, const char *what)
@@ -155,13 +147,13 @@ static int prepare_arrays(struct worker *w)
  * back. */
 static int run_round(struct worker *w, double *ret_seconds)
 {
-    double begin;
+    ps_time begin;
     int rc = psc_barrier(w->client);
 
     if (rc != 0) {
         return bench_error(w, rc, "barrier");
     }
-    begin = monotonic_seconds();
+    begin = monotonic_now();
     for (uint32_t i = 0; i < w->o->keys; i++) {
         const struct psc_op_options o = {.size = sizeof(o),
                                          .priority = -(int32_t)i};
@@ -173,7 +165,7 @@ static int run_round(struct worker *w, double *ret_seconds)
         }
     }
     rc = psc_ops_wait(w->op, w->o->keys, PSC_WAIT_DEFAULT);
-    *ret_seconds = monotonic_seconds() - begin;
+    *ret_seconds = (double)(monotonic_now() - begin) / 1e9;
     if (rc != 0) {
         return bench_error(w, rc, "push and pull");
     }
@@ -509,8 +501,7 @@ static int run_team(const struct bench_options *o, bool json)
         return EXIT_FAILED;
     }
     snprintf(t.job, sizeof(t.job), "psctl-bench-%08" PRIx64 "-%d",
-             (uint64_t)(monotonic_seconds() * 1e6) & 0xffffffffu,
-             (int)getpid());
+             monotonic_now() / 1000 & 0xffffffffu, (int)getpid());
     active_team = &t;
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);

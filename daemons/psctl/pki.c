@@ -458,14 +458,14 @@ static void put_validity(json_t *o, const struct ps_pki_period *p,
 
 static json_t *hosts_of(const struct pki_record *r)
 {
-    char *text = ps_strdup(strcmp(r->hosts, "-") == 0 ? "" : r->hosts);
-    char *rest = text[0] == '\0' ? NULL : text;
+    struct pki_hosts hosts;
     json_t *list = json_array();
 
-    while (rest != NULL) {
-        json_array_append_new(list, json_string(strsep(&rest, ",")));
+    pki_hosts_split(r->hosts, &hosts);
+    for (size_t i = 0; i < hosts.count; i++) {
+        json_append(list, json_string(hosts.list[i]));
     }
-    ps_free(text);
+    pki_hosts_fini(&hosts);
     return list;
 }
 
