@@ -94,21 +94,6 @@ static uint64_t host_memory(const char *root)
     return n;
 }
 
-/* True if `word` is in a list separated by commas. */
-static bool has_word(const char *list, const char *word)
-{
-    size_t len = strlen(word);
-
-    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (strncmp(at, word, len) == 0 &&
-            (at[len] == '\0' || at[len] == ',')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Parses "4:memory:/group", or "0::/group" of version 2. */
 static void read_groups(const char *root, struct hierarchy *v1,
                         struct hierarchy *v2)
@@ -132,7 +117,7 @@ static void read_groups(const char *root, struct hierarchy *v1,
         names++;
         if (names[0] == '\0') {
             h = v2;
-        } else if (has_word(names, "memory")) {
+        } else if (ps_str_has_word(names, ',', "memory")) {
             h = v1;
         }
         if (h != NULL) {
@@ -166,7 +151,8 @@ static void read_mount(char *line, struct hierarchy *v1, struct hierarchy *v2)
     }
     if (strcmp(type, "cgroup2") == 0) {
         h = v2;
-    } else if (strcmp(type, "cgroup") == 0 && has_word(options, "memory")) {
+    } else if (strcmp(type, "cgroup") == 0 &&
+               ps_str_has_word(options, ',', "memory")) {
         h = v1;
     }
     if (h != NULL && !h->mounted) {

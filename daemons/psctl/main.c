@@ -136,21 +136,6 @@ static const struct flag *find_flag(const struct verb *v, const char *word)
     return NULL;
 }
 
-static bool has_word(const char *list, const char *word)
-{
-    const size_t len = strlen(word);
-
-    for (; *list != '\0'; list += list[0] == '|') {
-        const size_t n = strcspn(list, "|");
-
-        if (n == len && strncmp(list, word, len) == 0) {
-            return true;
-        }
-        list += n;
-    }
-    return false;
-}
-
 /* -------------------------------------------------------------------- words */
 
 /* Matches words with a form, and moves the values to the front of `words`.
@@ -252,7 +237,7 @@ static bool check_options(const struct option_list *l, const struct verb *v,
     for (int i = (int)general_flag_count; i < l->count; i++) {
         const struct flag *f = find_flag(v, l->words[i]);
         const bool is_of_another = f != NULL && f->of != NULL &&
-                                   !has_word(f->of, word);
+                                   !ps_str_has_word(f->of, '|', word);
 
         if (!l->is_given[i] || (f != NULL && !is_of_another)) {
             continue;

@@ -187,6 +187,20 @@ bool ps_str_is_name(const char *text, size_t max)
     return len > 0 && len <= max;
 }
 
+bool ps_str_has_word(const char *list, char separator, const char *word)
+{
+    const size_t len = strlen(word);
+
+    for (const char *at = list; at != NULL; at = strchr(at, separator)) {
+        at += *at == separator;
+        if (strncmp(at, word, len) == 0 &&
+            (at[len] == '\0' || at[len] == separator)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool ps_str_copy(char *dst, size_t cap, const char *src)
 {
     struct ps_str s;

@@ -52,6 +52,8 @@ static inline const char *ps_str_or_empty(const char *s)
 {
     return s != NULL ? s : "";
 }
+/* True if `word` is in a list with this separator between words. */
+bool ps_str_has_word(const char *list, char separator, const char *word);
 /* Copies into a char array of `cap` bytes; true if it fits. */
 bool ps_str_copy(char *dst, size_t cap, const char *src);
 
