@@ -313,7 +313,7 @@ int ps_optim_check_change(const char *optimizer,
                           const struct ps_rec_change *change,
                           const char **ret_name, char *why, size_t why_cap)
 {
-    const char *name = change->name != NULL ? change->name : "";
+    const char *name = ps_str_or_empty(change->name);
     struct ps_str s;
 
     ps_str_init(&s, why, why_cap);

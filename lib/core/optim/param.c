@@ -52,7 +52,7 @@ const void *ps_param_find_kind(const void *rows, size_t row_size, size_t count,
                                struct ps_str *why)
 {
     const char *const *row = rows;
-    const char *wanted = name != NULL ? name : "";
+    const char *wanted = ps_str_or_empty(name);
 
     for (size_t i = 0; i < count; i++) {
         row = (const void *)((const char *)rows + i * row_size);
@@ -128,7 +128,7 @@ int ps_param_parse(const struct ps_param_set *set,
     uint64_t seen = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        const char *name = given[i].name != NULL ? given[i].name : "";
+        const char *name = ps_str_or_empty(given[i].name);
         const unsigned param = ps_param_find(set, name);
 
         if (param == set->count) {

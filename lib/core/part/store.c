@@ -86,10 +86,8 @@ static void part_free(struct ps_store *st, struct ps_part *part)
 
 void ps_store_fini(struct ps_store *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_part *part;
-
-    while ((part = ps_map_next(st->parts, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_part, part, st->parts)
+    {
         part_free(st, part);
     }
     ps_map_free(st->parts);
@@ -324,17 +322,15 @@ void ps_store_remove_pull(struct ps_store *st, struct ps_waiting_pull *p)
 
 void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_part *part;
-
-    while ((part = ps_map_next(st->parts, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_part, part, st->parts)
+    {
         PS_LIST_EACH_SAFE(struct ps_waiting_pull, p, node, &part->waiting_pulls)
         {
             if (p->slot == slot) {
                 ps_store_remove_pull(st, p);
             }
         }
-        /* ps_map_next() allows removal of the entry that it returned last. */
+        /* The loop allows removal of its entry. */
         ps_store_remove_if_empty(st, part);
     }
 }

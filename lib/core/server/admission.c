@@ -61,7 +61,7 @@ static void reject_hello(struct ps_server_step *st, struct ps_server_conn *c,
 static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
                         const struct ps_msg_hello *m)
 {
-    const char *cluster = m->cluster != NULL ? m->cluster : "";
+    const char *cluster = ps_str_or_empty(m->cluster);
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX);
 
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
@@ -138,7 +138,7 @@ static bool is_of_session(const struct ps_server_conn *c,
 static bool check_name(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg_hello *m, const char *name)
 {
-    const char *theirs = m->name != NULL ? m->name : "";
+    const char *theirs = ps_str_or_empty(m->name);
     struct ps_str shown = PS_STR_ROOM(PS_NAME_MAX * 4 + 1);
 
     if (name[0] == '\0' || strcmp(theirs, name) == 0) {
@@ -203,10 +203,8 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
  * to a later request. */
 static void drop_waits(struct ps_server *s, const struct ps_server_session *p)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_job *job;
-
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_job, job, s->jobs.by_gen)
+    {
         for (uint32_t i = 0; i < job->slot_count; i++) {
             struct ps_server_slot *slot = &job->slots[i];
 
@@ -346,10 +344,8 @@ void ps_server_job_init(struct ps_server *s)
 
 static void job_free(struct ps_server *s, struct ps_server_job *job)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_part *part;
-
-    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_part, part, job->store.parts)
+    {
         ps_server_merge_discard(s, job, part);
     }
     for (uint32_t i = 0; i < job->slot_count; i++) {
@@ -374,10 +370,8 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
 
 void ps_server_job_fini(struct ps_server *s)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_job *job;
-
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_job, job, s->jobs.by_gen)
+    {
         job_free(s, job);
     }
     ps_map_free(s->jobs.by_gen);
@@ -416,7 +410,7 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
         s->jobs.next_ended = (s->jobs.next_ended + 1) % PS_ENDED_JOBS_MAX;
     }
     if (job != NULL) {
-        const char *reason = m->reason != NULL ? m->reason : "";
+        const char *reason = ps_str_or_empty(m->reason);
         struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
         ps_str_add_escaped(&why, reason, strlen(reason), PS_TEXT_MAX);
@@ -473,7 +467,7 @@ static void update_slot(struct ps_server_slot *slot,
     slot->agent_node = r->node;
     slot->incarnation = r->incarnation;
     slot->instance = r->instance;
-    ps_str_copy(slot->name, sizeof(slot->name), r->name != NULL ? r->name : "");
+    ps_str_copy(slot->name, sizeof(slot->name), ps_str_or_empty(r->name));
     ps_server_reply_drop(slot);
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }

@@ -163,10 +163,9 @@ static bool is_ahead(const struct ps_server_slot *slot)
 static bool shares_link(const struct ps_server_slot *slot)
 {
     const struct ps_server *s = slot->job->server;
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
 
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
+    {
         const struct ps_server_slot *other =
             job == slot->job ? NULL : slot_of_node(job, slot->agent_node);
 

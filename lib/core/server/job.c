@@ -47,10 +47,8 @@ ps_server_slot_session(const struct ps_server_slot *slot)
 const struct ps_server_slot *ps_server_job_slot_of(const struct ps_server *s,
                                                    const struct ps_msg_hello *m)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
-
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
+    {
         for (uint32_t i = 0; i < job->slot_count; i++) {
             const struct ps_server_slot *slot = &job->slots[i];
 

@@ -139,14 +139,13 @@ static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
     struct ps_server_job *job = q->from.slot->job;
     const uint64_t budget = ps_pool_budget(s->opt.pool);
     const uint64_t cost = ps_pool_cost(q->bytes);
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *other;
     uint64_t admitted = 0;
     /* Without the shares subtracted below: buffers of ended jobs that are still
      * being sent. */
     uint64_t claims = ps_pool_used(s->opt.pool);
 
-    while ((other = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, other, s->jobs.by_gen)
+    {
         admitted += other->quota.bytes;
     }
     if (budget == 0 || admitted + job_round_bytes(job, cost) +
@@ -154,8 +153,8 @@ static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
                            budget) {
         return true; /* The common case. */
     }
-    c = (struct ps_map_cursor){0};
-    while ((other = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, other, s->jobs.by_gen)
+    {
         claims -= ps_pool_share_used(other->pool_share);
         claims += other == job ? 0 : job_claim(other, 0);
     }
@@ -173,11 +172,10 @@ static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
 bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
 {
     const uint64_t budget = ps_pool_budget(s->opt.pool);
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
     uint64_t stored = 0;
 
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
+    {
         stored += job->store.stored_bytes;
     }
     return budget == 0 || stored + len > budget;

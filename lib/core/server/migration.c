@@ -61,11 +61,11 @@ void ps_server_migration_end(struct ps_server_migration *mv)
 
 void ps_server_migration_free_all(struct ps_server_job *job)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_migration *mv;
-
-    while (job->migrations != NULL &&
-           (mv = ps_map_next(job->migrations, &c)) != NULL) {
+    if (job->migrations == NULL) {
+        return;
+    }
+    PS_MAP_EACH(struct ps_server_migration, mv, job->migrations)
+    {
         ps_server_migration_end(mv);
         ps_free(mv);
     }

@@ -203,10 +203,8 @@ static void move_out(struct ps_server_job *job, struct ps_slice *v)
  * bytes. */
 static void compact(struct ps_server_job *job)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_part *part;
-
-    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_part, part, job->store.parts)
+    {
         if (part->merge == NULL && ps_part_value(part)->buf != NULL &&
             ps_pool_cost(ps_part_value(part)->buf->size) >
                 ps_pool_cost(ps_part_value(part)->len)) {

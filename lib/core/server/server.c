@@ -33,11 +33,10 @@ bool ps_server_is_ready(const struct ps_server *s)
 
 uint64_t ps_server_residue(const struct ps_server *s)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
     uint64_t n = 0;
 
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
+    {
         n += ps_map_count(job->store.parts) + job->store.open_round_count +
              job->store.waiting_pull_count;
     }
@@ -46,10 +45,6 @@ uint64_t ps_server_residue(const struct ps_server *s)
 
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
-    const struct ps_server_session *p;
-
     *ret = (struct ps_server_stats){
         .rounds = s->rounds,
         .bytes_in = s->bytes_in,
@@ -58,7 +53,8 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
         .refused_parts = s->replies.refused_parts,
         .refused_frames = s->sessions.refused_frames,
     };
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
+    {
         ret->stored_bytes += job->store.stored_bytes;
         ret->waiting_requests += job->store.open_round_count +
                                  job->store.waiting_pull_count;
@@ -66,8 +62,8 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
             ret->unmerged_bytes += job->slots[i].unmerged_bytes;
         }
     }
-    c = (struct ps_map_cursor){0};
-    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_session, p, s->sessions.by_node)
+    {
         ret->resent += ps_link_resent(p->link);
     }
 }
@@ -78,11 +74,10 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
 static void update_account(void *context)
 {
     struct ps_server *s = ((struct ps_server_step *)context)->s;
-    struct ps_map_cursor c = {0};
-    struct ps_server_job *job;
     uint64_t tables = 0;
 
-    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_job, job, s->jobs.by_gen)
+    {
         const uint64_t parts = ps_map_count(job->store.parts);
 
         ps_account_set_used(&job->account, PS_COST_PARTITIONS, parts);
@@ -101,10 +96,9 @@ static void update_account(void *context)
 static void on_new_session(void *context)
 {
     struct ps_server_step *st = context;
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
 
-    while ((job = ps_map_next(st->s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
+    {
         ps_server_job_send_ready(st, job);
         ps_server_norm_resend(st, job);
         ps_server_restore_send_lost(st, job);
@@ -116,14 +110,12 @@ static void on_new_session(void *context)
  * that came before it counted this server as the owner: sends these again. */
 static void on_map(struct ps_server_step *st, uint32_t epoch)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_server_job *job;
-
     if (epoch <= st->s->epoch) {
         return;
     }
     st->s->epoch = epoch;
-    while ((job = ps_map_next(st->s->jobs.by_gen, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
+    {
         ps_server_norm_resend(st, job);
     }
 }
@@ -167,12 +159,13 @@ static uint32_t
 list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
 {
     const struct ps_server *s = ((struct ps_server_step *)context)->s;
-    struct ps_map_cursor c = {0};
-    const struct ps_server_session *p;
     uint32_t count = 0;
 
-    while (s->sessions.refused_frames > 0 &&
-           (p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+    if (s->sessions.refused_frames == 0) {
+        return 0;
+    }
+    PS_MAP_EACH(const struct ps_server_session, p, s->sessions.by_node)
+    {
         ps_misuse_list(&p->misuse, p->agent_node, list, &count);
     }
     return count;

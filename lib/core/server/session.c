@@ -235,13 +235,11 @@ void ps_server_session_drop_replies(struct ps_server_reply_turns *t,
 
 void ps_server_session_drop_replies_all(struct ps_server_reply_turns *t)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_reply_queue *q;
-
     if (t->queues == NULL) {
         return;
     }
-    while ((q = ps_map_next(t->queues, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_reply_queue, q, t->queues)
+    {
         queue_free(t, q);
     }
     ps_map_free(t->queues);
@@ -290,15 +288,12 @@ void ps_server_session_close(struct ps_server_step *st,
 
 void ps_server_session_fini(struct ps_server *s)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_conn *conn;
-    struct ps_server_session *p;
-
-    while ((conn = ps_map_next(s->sessions.conns, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_conn, conn, s->sessions.conns)
+    {
         conn_free(s, conn);
     }
-    c = (struct ps_map_cursor){0};
-    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_session, p, s->sessions.by_node)
+    {
         session_free(s, p);
     }
     ps_map_free(s->sessions.conns);
@@ -308,10 +303,8 @@ void ps_server_session_fini(struct ps_server *s)
 
 void ps_server_session_close_all(struct ps_server_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_conn *conn;
-
-    while ((conn = ps_map_next(st->s->sessions.conns, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_conn, conn, st->s->sessions.conns)
+    {
         ps_server_conn_close(st, conn);
     }
 }
@@ -320,14 +313,13 @@ void ps_server_session_close_all(struct ps_server_step *st)
  * false: all are connected. */
 static bool evict_oldest_session(struct ps_server *s)
 {
-    struct ps_map_cursor c = {0};
     struct ps_server_session *oldest = NULL;
-    struct ps_server_session *p;
 
     if (ps_map_count(s->sessions.by_node) < PS_PEERS_MAX) {
         return true;
     }
-    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_session, p, s->sessions.by_node)
+    {
         if (p->conn == NULL &&
             (oldest == NULL || p->disconnected_at < oldest->disconnected_at)) {
             oldest = p;
@@ -357,7 +349,7 @@ struct ps_server_session *ps_server_session_new(struct ps_server *s,
     p->agent_node = m->node;
     p->incarnation = m->incarnation;
     p->instance = m->instance;
-    ps_str_copy(p->name, sizeof(p->name), m->name != NULL ? m->name : "");
+    ps_str_copy(p->name, sizeof(p->name), ps_str_or_empty(m->name));
     p->link = ps_link_new(&link, &s->rng);
     p->credits = ps_map_new();
     ps_map_put(s->sessions.by_node, p->agent_node, p);
@@ -452,10 +444,8 @@ void ps_server_session_on_sent(struct ps_server_step *st, ps_conn_id conn,
 
 void ps_server_session_begin_turns(struct ps_server *s)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_session *p;
-
-    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_server_session, p, s->sessions.by_node)
+    {
         p->turns.unsent = 0;
     }
 }

@@ -646,10 +646,8 @@ bool ps_server_norm_on_computed(struct ps_server_step *st,
 void ps_server_norm_resend(struct ps_server_step *st,
                            const struct ps_server_job *job)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_server_merge *run;
-
-    while ((run = ps_map_next(job->norm_waits, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_server_merge, run, job->norm_waits)
+    {
         for (; run != NULL; run = run->staged.next_waiting) {
             send_norm_part(st, run);
         }
