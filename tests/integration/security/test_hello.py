@@ -44,6 +44,6 @@ def test_agent_of_a_job_gets_a_welcome(trio):
     assert reply_of(server, agent.hello())[0] == "welcome"
     # The instance number of the process is secret.
     name, answer = reply_of(server, agent.hello(instance=77))
-    assert name == "reject" and "somebody else" in answer["text"]
+    assert name == "reject" and "is another process" in answer["text"]
     agent.close()
     t.await_empty()
