@@ -98,9 +98,14 @@ PLANTS = {
     ],
     "agent/waits: tells a new scheduler of no standstill": [
         ("lib/core/agent/waits.c",
-         """while ((j = ps_map_next(st->a->jobs, &cursor)) != NULL) {
+         """PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
         ps_agent_note_move(st, j);""",
-         """    while ((j = ps_map_next(st->a->jobs, &cursor)) != NULL && !j->phase) {
+         """    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
+        if (j->phase != 0) {
+            continue;
+        }
         ps_agent_note_move(st, j);"""),
     ],
     "agent/place: sends operations of completed rounds to servers again": [

@@ -47,9 +47,6 @@ uint64_t ps_agent_residue(const struct ps_agent *a)
 
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_server *s;
-
     *ret = a->stats;
     ret->sessions = (uint32_t)ps_map_count(a->sessions_by_conn);
     ret->resent = ps_link_resent(a->uplink.dialer.link);
@@ -59,7 +56,8 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
         ret->pending_ops +=
             PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
     }
-    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_agent_server, s, a->servers.by_node)
+    {
         ret->resent += ps_link_resent(s->dialer.link);
     }
 }
@@ -107,11 +105,10 @@ static void fill_hello(void *context, struct ps_msg_hello *hello)
 
 static uint64_t stored_bytes(const struct ps_agent *a)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_job *j;
     uint64_t bytes = 0;
 
-    while ((j = ps_map_next(a->jobs, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_agent_job, j, a->jobs)
+    {
         bytes += ps_pool_used(j->result_pool);
     }
     return bytes;
@@ -141,12 +138,13 @@ static uint32_t
 list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
 {
     const struct ps_agent *a = ((struct ps_agent_step *)context)->a;
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_server *s;
     uint32_t count = 0;
 
-    while (a->stats.refused_frames > 0 &&
-           (s = ps_map_next(a->servers.by_node, &c)) != NULL) {
+    if (a->stats.refused_frames == 0) {
+        return 0;
+    }
+    PS_MAP_EACH(const struct ps_agent_server, s, a->servers.by_node)
+    {
         ps_misuse_list(&s->misuse, s->node, list, &count);
     }
     return count;
@@ -661,10 +659,8 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
 
 static void free_computations(struct ps_agent *a)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_computation *run;
-
-    while ((run = ps_map_next(a->computations, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_computation, run, a->computations)
+    {
         ps_buf_unref(run->dst.buf);
         ps_free(run);
     }
@@ -673,10 +669,7 @@ static void free_computations(struct ps_agent *a)
 
 void ps_agent_free(struct ps_agent *a)
 {
-    struct ps_map_cursor c = {0};
     struct ps_agent_session *session;
-    struct ps_agent_server *s;
-    struct ps_agent_job *j;
 
     if (a == NULL) {
         return;
@@ -685,13 +678,14 @@ void ps_agent_free(struct ps_agent *a)
                                     &a->sessions)) != NULL) {
         ps_agent_session_free(a, session);
     }
-    while ((j = ps_map_next(a->jobs, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, a->jobs)
+    {
         ps_agent_job_free(NULL, a, j);
     }
     free_computations(a);
     ps_agent_send_release_arena(a);
-    c = (struct ps_map_cursor){0};
-    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_server, s, a->servers.by_node)
+    {
         ps_agent_server_free(a, s);
     }
     while (ps_map_count(a->unmapping.regions) > 0) {

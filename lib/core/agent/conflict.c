@@ -491,10 +491,8 @@ bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
 static struct ps_agent_key *find_awaiting_key(const struct ps_agent_job *j,
                                               uint32_t local_rank)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_key *k;
-
-    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_key, k, j->keys)
+    {
         if (k->kind->has_rounds && k->kind->has_results &&
             !k->kind->is_collective && k->round.state == PS_AGENT_ROUND_OPEN &&
             k->round.contribution[local_rank] == NULL &&

@@ -88,11 +88,10 @@ static const char *server_name_of(const struct ps_agent_server *s)
 /* Appends the awaited servers: "server ps0, ps1 and 3 more". */
 static void add_awaited(struct ps_str *t, const struct ps_agent_key *k)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_send_queue *f;
     uint32_t count = 0;
 
-    while ((f = ps_map_next(k->job->send_queues, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_agent_send_queue, f, k->job->send_queues)
+    {
         if (is_awaited(k, f->server) && ++count <= SERVERS_NAMED) {
             ps_str_addf(t, "%s%s", count == 1 ? "server " : ", ",
                         server_name_of(f->server));
@@ -108,10 +107,9 @@ static void report_unheard(const struct ps_agent_step *st,
                            const struct ps_agent_key *k, struct ps_str *t)
 {
     const char *agent = st->a->opt.name;
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_send_queue *f;
 
-    while ((f = ps_map_next(k->job->send_queues, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_agent_send_queue, f, k->job->send_queues)
+    {
         const struct ps_agent_server *s = f->server;
         const struct ps_dialer *caller = &s->dialer;
 
@@ -181,10 +179,8 @@ static void send_stall_query(struct ps_agent_step *st,
 /* Sends the oldest unsent queries, up to PS_QUERIES_SENT_MAX of each user. */
 static void send_next_queries(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_stall_query *q;
-
-    while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_stall_query, q, st->a->stall_queries)
+    {
         if (!q->is_sent && q->user->stall_queries_sent < PS_QUERIES_SENT_MAX) {
             send_stall_query(st, q);
         }
@@ -329,7 +325,6 @@ static struct ps_agent_stall_query *query_new(struct ps_agent_step *st,
 void ps_agent_diagnose_start(struct ps_agent_step *st,
                              struct ps_agent_session *s)
 {
-
     if (!check_query_rate(st, s) || has_query_of_op(s, 0)) {
         return;
     }
@@ -384,10 +379,8 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
 
 void ps_agent_diagnose_resend(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_stall_query *q;
-
-    while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_stall_query, q, st->a->stall_queries)
+    {
         if (q->is_sent && q->session == NULL) {
             query_free(st->a, q); /* Its session has ended. */
         } else if (q->is_sent) {
@@ -485,10 +478,8 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
 
 ps_time ps_agent_diagnose_deadline(const struct ps_agent *a)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_stall_query *q;
-
-    while ((q = ps_map_next(a->stall_queries, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_agent_stall_query, q, a->stall_queries)
+    {
         if (q->session != NULL) {
             return ps_time_add(q->asked_at, ANSWER_TIMEOUT); /* The oldest. */
         }
@@ -498,13 +489,11 @@ ps_time ps_agent_diagnose_deadline(const struct ps_agent *a)
 
 void ps_agent_diagnose_tick(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_stall_query *q;
-
     if (ps_agent_diagnose_deadline(st->a) > st->now) {
         return;
     }
-    while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_stall_query, q, st->a->stall_queries)
+    {
         const struct ps_agent_op *op;
 
         if (q->session == NULL ||
@@ -525,10 +514,8 @@ void ps_agent_diagnose_tick(struct ps_agent_step *st)
 
 void ps_agent_diagnose_fini(struct ps_agent *a)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_stall_query *q;
-
-    while ((q = ps_map_next(a->stall_queries, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_stall_query, q, a->stall_queries)
+    {
         query_free(a, q);
     }
     ps_map_free(a->stall_queries);

@@ -92,24 +92,23 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_key *k;
-    struct ps_agent_send_queue *f;
+    struct ps_agent_key *opening;
 
-    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_key, k, j->keys)
+    {
         ps_agent_key_free(a, k);
     }
-    while ((k = PS_LIST_FIRST(struct ps_agent_key, opening.node,
-                              &j->openings.keys)) != NULL) {
-        ps_agent_key_free(a, k);
+    while ((opening = PS_LIST_FIRST(struct ps_agent_key, opening.node,
+                                    &j->openings.keys)) != NULL) {
+        ps_agent_key_free(a, opening);
     }
     ps_agent_op_free_list(&j->barriers.ops);
     ps_agent_op_free_list(&j->sched_ops);
     ps_agent_disagreement_free(j->disagreement);
     ps_agent_report_free(j);
     ps_agent_span_free(j);
-    c = (struct ps_map_cursor){0};
-    while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_send_queue, f, j->send_queues)
+    {
         struct ps_agent_server *s = f->server;
 
         ps_agent_send_drop_batch(s, j);
@@ -355,7 +354,6 @@ static int job_failure_error(const struct ps_msg_job_state *m)
 static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
                            const struct ps_msg_job_state *m)
 {
-
     if (*j->name == '\0') {
         ps_str_copy(j->name, sizeof(j->name), m->name);
     }
@@ -439,23 +437,22 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
 
 void ps_agent_job_reoffer(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_job *j;
-
     PS_LIST_EACH_OF(struct ps_agent_session, s, node, &st->a->sessions)
     {
+        const struct ps_agent_job *j = ps_agent_job_find(st->a, s->gen);
+
         if (s->hello == NULL || s->hello->l_hello.gen != 0 ||
             s->state != PS_AGENT_SESSION_OPENING ||
             s->job_open == PS_AGENT_JOB_OPEN_DEFERRED) {
             continue;
         }
-        j = ps_agent_job_find(st->a, s->gen);
         if (j == NULL || j->phase < PS_JOB_PHASE_RUNNING) {
             s->gen = 0;
             s->job_open = PS_AGENT_JOB_OPEN_AGAIN;
         }
     }
-    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
         if (j->phase < PS_JOB_PHASE_RUNNING && j->session_count == 0) {
             ps_agent_job_free(st, st->a, j);
         }
@@ -464,9 +461,6 @@ void ps_agent_job_reoffer(struct ps_agent_step *st)
 
 void ps_agent_job_resend_all(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_job *j;
-
     PS_LIST_EACH_OF(struct ps_agent_session, s, node, &st->a->sessions)
     {
         if (s->hello != NULL && !s->is_closing &&
@@ -474,7 +468,8 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
             ps_agent_session_send_open(st, s);
         }
     }
-    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
         PS_LIST_EACH_OF(struct ps_agent_key, k, opening.node, &j->openings.keys)
         {
             if (k->opening.state == PS_AGENT_KEY_REQUESTED) {

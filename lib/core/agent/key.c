@@ -422,10 +422,8 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
 static void end_inits_of_job(struct ps_agent_step *st,
                              const struct ps_agent_job *j)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_key *k;
-
-    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_key, k, j->keys)
+    {
         if (ps_agent_disagreement_end_inits(st, k)) {
             ps_agent_round_after_init(st, k);
         }
@@ -601,10 +599,8 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
 static void orphan_computations(struct ps_agent *a,
                                 const struct ps_agent_key *k)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_computation *run;
-
-    while ((run = ps_map_next(a->computations, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_computation, run, a->computations)
+    {
         if (run->part == NULL || run->part->key != k) {
             continue;
         }

@@ -71,8 +71,6 @@ static void send_pull_batch(struct ps_agent_step *st,
 static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
                             int64_t least)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_send_queue *f;
     struct pull_batch *q = NULL;
 
     for (uint32_t i = 0; i < k->part_count && q == NULL; i++) {
@@ -84,7 +82,8 @@ static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
     if (q == NULL) {
         return;
     }
-    while ((f = ps_map_next(k->job->send_queues, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_send_queue, f, k->job->send_queues)
+    {
         q->server = f->server;
         for (uint32_t i = 0; i < k->part_count; i++) {
             struct ps_agent_part *p = &k->parts[i];

@@ -233,10 +233,8 @@ static void pending_placement_free(struct ps_agent_pending_placement *e)
 
 void ps_agent_place_drop_deferred(struct ps_agent_job *j)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_pending_placement *e;
-
-    while ((e = ps_map_next(j->pending_placements, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_pending_placement, e, j->pending_placements)
+    {
         pending_placement_free(e);
     }
 }
@@ -463,11 +461,9 @@ void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
 {
     PS_LIST_EACH_OF(struct ps_agent_send_queue, f, node, &s->send_queues)
     {
-        struct ps_map_cursor c = {0};
-        struct ps_agent_key *k;
-
         ps_agent_send_queue_reset(st->a, f);
-        while ((k = ps_map_next(f->job->keys, &c)) != NULL) {
+        PS_MAP_EACH(struct ps_agent_key, k, f->job->keys)
+        {
             for (uint32_t i = 0; i < k->part_count; i++) {
                 struct ps_agent_part *p = &k->parts[i];
 
@@ -491,15 +487,11 @@ void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
 
 void ps_agent_resend_refused(struct ps_agent_step *st)
 {
-    struct ps_map_cursor jc = {0};
-    struct ps_agent_job *j;
-
     st->a->due.resend_at = PS_TIME_NEVER;
-    while ((j = ps_map_next(st->a->jobs, &jc)) != NULL) {
-        struct ps_map_cursor kc = {0};
-        struct ps_agent_key *k;
-
-        while ((k = ps_map_next(j->keys, &kc)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
+        PS_MAP_EACH(struct ps_agent_key, k, j->keys)
+        {
             for (uint32_t i = 0; i < k->part_count; i++) {
                 if (k->parts[i].must_resend_state) {
                     send_state(st, &k->parts[i]);

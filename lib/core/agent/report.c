@@ -254,11 +254,9 @@ void ps_agent_report_accept(struct ps_agent_step *st,
 
 void ps_agent_report_tick(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_job *j;
-
     st->a->due.report_at = PS_TIME_NEVER;
-    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
         send_if_due(st, j);
     }
 }

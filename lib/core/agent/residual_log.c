@@ -574,15 +574,13 @@ void ps_agent_residual_detach(struct ps_agent_part *p)
 
 void ps_agent_residual_job_free(struct ps_agent *a, struct ps_agent_job *j)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_recovered_record *f;
-
     a->residual_bytes -= j->residual_log.bytes;
     if (j->user != NULL) {
         ps_account_refund(&j->account, PS_COST_MEMORY,
                           j->residual_log.charged_bytes);
     }
-    while ((f = ps_map_next(j->residual_log.recovered, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_recovered_record, f, j->residual_log.recovered)
+    {
         while (f != NULL) {
             struct ps_agent_recovered_record *next = f->hash_next;
 

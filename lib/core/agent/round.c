@@ -370,7 +370,6 @@ static bool op_matches_round(const struct ps_agent_key *k,
  * jobs without servers: servers detect a round without a value themselves. */
 static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-
     if (k->round.op != PS_OP_BROADCAST || k->part_count == 0 ||
         k->parts[0].owner_node != 0) {
         return false;
@@ -540,17 +539,13 @@ static void contribute_deferred(struct ps_agent_step *st,
                                 struct ps_agent_key *k)
 {
     struct ps_list again;
-    struct ps_list_node *n;
+    struct ps_agent_op *op;
 
     ps_list_init(&again);
-    while ((n = ps_list_pop(&k->round.deferred_pushes)) != NULL) {
-        ps_list_push_back(&again, n);
-    }
-    while ((n = ps_list_pop(&again)) != NULL) {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
+    ps_list_move_all(&k->round.deferred_pushes, &again);
+    while ((op = PS_LIST_POP(struct ps_agent_op, node, &again)) != NULL) {
         if (ps_agent_round_is_open(k) && op->round > k->round.number) {
-            ps_list_push_back(&k->round.deferred_pushes, n);
+            ps_list_push_back(&k->round.deferred_pushes, &op->node);
         } else {
             contribute_op(st, op);
         }

@@ -623,7 +623,6 @@ void ps_agent_send_pump(struct ps_agent_step *st)
     struct ps_list *touched = &st->a->servers.touched;
     struct ps_list without_memory;
     struct ps_agent_server *s;
-    struct ps_list_node *n;
 
     ps_list_init(&without_memory);
     while ((s = PS_LIST_FIRST(struct ps_agent_server, touched_node, touched)) !=
@@ -637,9 +636,7 @@ void ps_agent_send_pump(struct ps_agent_step *st)
         }
     }
     /* Any event may have freed memory: the next one pumps them again. */
-    while ((n = ps_list_pop(&without_memory)) != NULL) {
-        ps_list_push_back(touched, n);
-    }
+    ps_list_move_all(&without_memory, touched);
 }
 
 /* ------------------------------------------------------------------ launch */

@@ -146,10 +146,8 @@ static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
 static bool is_unconnected(const struct ps_agent *a,
                            const struct ps_agent_server *s)
 {
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_server *other;
-
-    while ((other = ps_map_next(a->servers.by_conn, &c)) != NULL) {
+    PS_MAP_EACH(const struct ps_agent_server, other, a->servers.by_conn)
+    {
         if (other == s) {
             return false;
         }
@@ -161,10 +159,8 @@ static bool is_unconnected(const struct ps_agent *a,
  * accumulate, because a restarted scheduler numbers all servers again. */
 static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
-
-    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_server, s, a->servers.by_node)
+    {
         bool named = false;
 
         for (uint32_t i = 0; i < m->servers_count && !named; i++) {
@@ -181,9 +177,6 @@ static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
 void ps_agent_server_on_map(struct ps_agent_step *st,
                             const struct ps_msg_map *m)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
-
     if (m->epoch < st->a->servers.map_epoch) {
         return;
     }
@@ -191,7 +184,8 @@ void ps_agent_server_on_map(struct ps_agent_step *st,
     for (uint32_t i = 0; i < m->servers_count; i++) {
         update_server(st, &m->servers[i]);
     }
-    while ((s = ps_map_next(st->a->servers.by_node, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_server, s, st->a->servers.by_node)
+    {
         if (s->was_in_map && !s->removed && s->map_epoch != m->epoch) {
             remove_server(st, s);
         }
@@ -257,10 +251,8 @@ static bool has_partitions(const struct ps_agent_server *s)
 {
     PS_LIST_EACH_OF(const struct ps_agent_send_queue, f, node, &s->send_queues)
     {
-        struct ps_map_cursor c = {0};
-        const struct ps_agent_key *k;
-
-        while ((k = ps_map_next(f->job->keys, &c)) != NULL) {
+        PS_MAP_EACH(const struct ps_agent_key, k, f->job->keys)
+        {
             for (uint32_t i = 0; i < k->part_count; i++) {
                 if (k->parts[i].owner_node == s->node) {
                     return true;

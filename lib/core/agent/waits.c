@@ -406,9 +406,7 @@ static void check_job(struct ps_agent_step *st, struct ps_agent_job *j)
 
 void ps_agent_waits_tick(struct ps_agent_step *st)
 {
-    struct ps_map_cursor cursor = {0};
     struct ps_agent *a = st->a;
-    struct ps_agent_job *j;
 
     if (!ps_list_empty(&a->waits.collects)) {
         finish_collects(st);
@@ -417,7 +415,8 @@ void ps_agent_waits_tick(struct ps_agent_step *st)
         return;
     }
     a->waits.check_at = PS_TIME_NEVER;
-    while ((j = ps_map_next(a->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, a->jobs)
+    {
         if (j->standstill.check_at <= st->now) {
             check_job(st, j);
         }
@@ -437,10 +436,8 @@ ps_time ps_agent_waits_deadline(const struct ps_agent *a)
 
 void ps_agent_waits_resend(struct ps_agent_step *st)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_agent_job *j;
-
-    while ((j = ps_map_next(st->a->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
+    {
         ps_agent_note_move(st, j);
     }
 }
