@@ -51,10 +51,9 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
     ret->sessions = (uint32_t)ps_map_count(a->sessions_by_conn);
     ret->resent = ps_link_resent(a->uplink.dialer.link);
     ret->pending_ops = 0;
-    PS_LIST_EACH(n, &a->sessions)
+    PS_LIST_EACH_OF(const struct ps_agent_session, session, node, &a->sessions)
     {
-        ret->pending_ops +=
-            PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
+        ret->pending_ops += session->op_count;
     }
     PS_MAP_EACH(const struct ps_agent_server, s, a->servers.by_node)
     {

@@ -208,10 +208,10 @@ static void query_free(struct ps_agent *a, struct ps_agent_stall_query *q)
 
 static bool has_query_of_op(const struct ps_agent_session *s, uint64_t op_id)
 {
-    PS_LIST_EACH(n, &s->stall_queries)
+    PS_LIST_EACH_OF(const struct ps_agent_stall_query, q, node,
+                    &s->stall_queries)
     {
-        if (PS_CONTAINER(n, struct ps_agent_stall_query, node)->op_id ==
-            op_id) {
+        if (q->op_id == op_id) {
             return true;
         }
     }

@@ -389,9 +389,9 @@ static void accept_row_pull(struct ps_agent_step *st, struct ps_agent_op *op)
  * need. */
 static void advance_rows(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    PS_LIST_EACH(n, &k->row_pulls)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->row_pulls)
     {
-        send_row_requests(st, k, PS_CONTAINER(n, struct ps_agent_op, node));
+        send_row_requests(st, k, op);
     }
     ps_agent_pull_advance(st, k);
 }
@@ -399,10 +399,9 @@ static void advance_rows(struct ps_agent_step *st, struct ps_agent_key *k)
 /* Marks the requests as not sent, because the server does not know them. */
 static void reset_requests(struct ps_agent_key *k, uint32_t node, uint32_t part)
 {
-    PS_LIST_EACH(n, &k->row_pulls)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->row_pulls)
     {
-        struct ps_agent_rows *r =
-            PS_CONTAINER(n, struct ps_agent_op, node)->rows;
+        struct ps_agent_rows *r = op->rows;
 
         for (uint32_t i = 0; i < r->request_count; i++) {
             struct ps_agent_row_request *q = &r->requests[i];

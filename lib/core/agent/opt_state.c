@@ -213,9 +213,9 @@ void ps_agent_opt_state_reset_part(struct ps_agent_step *st,
 void ps_agent_opt_state_advance(struct ps_agent_step *st,
                                 struct ps_agent_key *k)
 {
-    PS_LIST_EACH(n, &k->state_transfers)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->state_transfers)
     {
-        send_state_requests(st, PS_CONTAINER(n, struct ps_agent_op, node));
+        send_state_requests(st, op);
     }
 }
 

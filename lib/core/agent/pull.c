@@ -114,10 +114,9 @@ void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
             lower_needed_version(&least, 0);
         }
     }
-    PS_LIST_EACH(n, &k->pulls)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, node, &k->pulls)
     {
-        lower_needed_version(
-            &least, (int64_t)PS_CONTAINER(n, struct ps_agent_op, node)->round);
+        lower_needed_version(&least, (int64_t)op->round);
     }
     if (k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.needs_value) {
         /* Committed partitions whose value has not arrived. */

@@ -276,9 +276,9 @@ static void send_again(struct ps_agent_job *j)
             v->must_send = v->is_set;
         }
     }
-    PS_LIST_EACH(n, &r->ops)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &r->ops)
     {
-        PS_CONTAINER(n, struct ps_agent_op, node)->round = 0;
+        op->round = 0;
     }
 }
 

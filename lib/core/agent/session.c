@@ -674,15 +674,13 @@ void ps_agent_session_on_region_gone(struct ps_agent_session *s,
 void ps_agent_session_free_memory(struct ps_agent *a,
                                   struct ps_agent_session *s)
 {
-    struct ps_map_cursor u = {0};
-    char *why;
-
     PS_MAP_EACH(struct ps_buf, b, s->regions)
     {
         ps_map_put(a->unmapping.regions, ++a->unmapping.last, b);
     }
     ps_agent_unmap_regions(a);
-    while ((why = ps_map_next(s->unmapped, &u)) != NULL) {
+    PS_MAP_EACH(char, why, s->unmapped)
+    {
         drop_unmapped(s, why);
     }
     ps_map_free(s->regions);

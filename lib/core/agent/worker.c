@@ -185,14 +185,13 @@ static struct ps_agent_op *find_streaming_op(const struct ps_agent_session *s,
                                              const struct ps_agent_key *k,
                                              uint64_t id)
 {
-    struct ps_agent_op *op = k->round.contribution[s->local_rank];
+    struct ps_agent_op *one = k->round.contribution[s->local_rank];
 
-    if (op != NULL && op->session == s && op->id == id) {
-        return op;
+    if (one != NULL && one->session == s && one->id == id) {
+        return one;
     }
-    PS_LIST_EACH(n, &k->round.deferred_pushes)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->round.deferred_pushes)
     {
-        op = PS_CONTAINER(n, struct ps_agent_op, node);
         if (op->session == s && op->id == id) {
             return op;
         }

@@ -213,9 +213,9 @@ static uint64_t queued_bytes(const struct ps_path_link *link)
 {
     uint64_t queued = 0;
 
-    PS_LIST_EACH(n, &link->paths)
+    PS_LIST_EACH_OF(const struct ps_path, p, node, &link->paths)
     {
-        queued += PS_CONTAINER(n, const struct ps_path, node)->queued;
+        queued += p->queued;
     }
     return queued;
 }
