@@ -8,6 +8,7 @@
 #include "core/part/round.h"
 #include "core/part/rows.h"
 #include "proto/ps_fixed.h"
+#include "support/agent_peek.h"
 #include "support/world_data.h"
 
 #include <string.h>
@@ -196,7 +197,8 @@ void check_before(struct world *w, struct wnode *n, const struct ps_event *ev)
 static void check_commit_is_merged(struct world *w, const struct wnode *agent,
                                    uint64_t gen, uint32_t key, uint32_t index)
 {
-    struct ps_agent_part_facts facts;
+    const struct ps_agent_part *p = agent_peek_part(agent->agent, gen, key,
+                                                    index);
     uint64_t best = 0;
     const void *dead = ps_map_get(w->committed_at_death,
                                   part_id(gen, key, index));
@@ -204,7 +206,7 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     if (dead != NULL) {
         best = (uintptr_t)dead - 1;
     }
-    if (!ps_agent_peek(agent->agent, gen, key, index, &facts)) {
+    if (p == NULL) {
         return;
     }
     for (uint32_t i = 0; i < w->opt.servers; i++) {
@@ -219,12 +221,12 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
             best = ps_max_u64(best, version);
         }
     }
-    if (facts.committed_version > (int64_t)best) {
+    if (p->committed_version > (int64_t)best) {
         world_fail(w,
                    "%s got a reply that round %llu of key %u part %u is "
                    "committed, the servers are at %llu",
-                   agent->name, (unsigned long long)facts.committed_version,
-                   key, index, (unsigned long long)best);
+                   agent->name, (unsigned long long)p->committed_version, key,
+                   index, (unsigned long long)best);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "support/world_internal.h"
 
 #include "proto/ps_msg.h"
+#include "support/agent_peek.h"
 
 #include <string.h>
 
@@ -44,26 +45,28 @@ static bool lie_to_agent(struct world *w, const struct wnode *agent,
     static const enum ps_msg_code codes[] = {PS_MSG_VALUE,  PS_MSG_VALUE,
                                              PS_MSG_COMMIT, PS_MSG_REFUSE,
                                              PS_MSG_ROWS,   PS_MSG_STATE};
-    struct ps_agent_part_facts facts;
+    const struct ps_agent_part *p;
+    const char *owner;
 
     l->part.key = (uint32_t)ps_rng_below(&w->rng, w->opt.key_count);
     l->part.index = (uint32_t)ps_rng_below(&w->rng, 3);
     l->part.round = some_round(w);
-    if (!ps_agent_peek(agent->agent, gen, l->part.key, l->part.index, &facts) ||
-        facts.owner == NULL || strcmp(facts.owner, from->name) == 0) {
+    p = agent_peek_part(agent->agent, gen, l->part.key, l->part.index);
+    owner = agent_peek_owner(agent->agent, p);
+    if (owner == NULL || strcmp(owner, from->name) == 0) {
         return false;
     }
-    l->part.dtype = facts.dtype;
+    l->part.dtype = p->key->dtype;
     l->rows = (struct ps_rec_rows){.key = l->part.key,
                                    .index = l->part.index,
                                    .round = l->part.round,
-                                   .dtype = facts.dtype,
+                                   .dtype = p->key->dtype,
                                    .row_width = 1};
     l->msg.code = codes[ps_rng_below(&w->rng, 6)];
     switch ((int)l->msg.code) {
     case PS_MSG_VALUE:
-        l->part.count = facts.count;
-        l->len = facts.count * (uint64_t)ps_dtype_size(facts.dtype);
+        l->part.count = p->count;
+        l->len = p->count * (uint64_t)ps_dtype_size(p->key->dtype);
         l->msg.value = (struct ps_msg_value){
             .gen = gen, .parts = &l->part, .parts_count = 1};
         break;
@@ -100,9 +103,9 @@ static bool lie_to_server(struct world *w, const struct wnode *agent,
                                              PS_MSG_INIT, PS_MSG_RESTORE,
                                              PS_MSG_PULL, PS_MSG_ABORT_ROUND};
     const uint32_t slot = (uint32_t)ps_rng_below(&w->rng, w->opt.agents + 1);
-    uint32_t own;
+    const uint32_t own = agent_peek_slot(agent->agent, gen);
 
-    if (!ps_agent_peek_slot(agent->agent, gen, &own) || slot == own) {
+    if (own == UINT32_MAX || slot == own) {
         return false;
     }
     l->part.key = (uint32_t)ps_rng_below(&w->rng, w->opt.key_count);
@@ -164,7 +167,7 @@ static bool lie_to_sched(struct world *w, const struct wnode *from,
 {
     const struct wworker *k =
         &w->worker[ps_rng_below(&w->rng, world_worker_count(w))];
-    struct ps_agent_part_facts facts;
+    const char *owner;
 
     if (from->role == PS_ROLE_AGENT) {
         l->rank = k->rank;
@@ -181,10 +184,13 @@ static bool lie_to_sched(struct world *w, const struct wnode *from,
     l->msg.code = PS_MSG_VALUE_LOST;
     l->msg.value_lost = (struct ps_msg_value_lost){
         .gen = gen, .key = l->part.key, .index = l->part.index, .version = 1};
-    return owners_are_fixed(w) && k->agent->alive &&
-           ps_agent_peek(k->agent->agent, gen, l->part.key, l->part.index,
-                         &facts) &&
-           facts.owner != NULL && strcmp(facts.owner, from->name) != 0;
+    if (!owners_are_fixed(w) || !k->agent->alive) {
+        return false;
+    }
+    owner = agent_peek_owner(
+        k->agent->agent,
+        agent_peek_part(k->agent->agent, gen, l->part.key, l->part.index));
+    return owner != NULL && strcmp(owner, from->name) != 0;
 }
 
 /* The driver's two calls for a frame with a payload. */

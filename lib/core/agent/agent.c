@@ -16,7 +16,6 @@
 #include "core/agent/inner.h"
 #include "core/agent/job.h"
 #include "core/agent/key.h"
-#include "core/agent/part.h"
 #include "core/agent/place.h"
 #include "core/agent/report.h"
 #include "core/agent/request.h"
@@ -59,37 +58,6 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
     {
         ret->resent += ps_link_resent(s->dialer.link);
     }
-}
-
-bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
-                   uint32_t index, struct ps_agent_part_facts *ret)
-{
-    const struct ps_agent_part *p = ps_agent_part_find_any_dtype(
-        a, gen, &(struct ps_rec_part){.key = key, .index = index});
-    const struct ps_agent_server *s;
-
-    if (p == NULL) {
-        return false;
-    }
-    s = ps_map_get(a->servers.by_node, p->owner_node);
-    *ret = (struct ps_agent_part_facts){
-        .committed_version = p->committed_version,
-        .count = p->count,
-        .dtype = p->key->dtype,
-        .owner = s == NULL ? NULL : s->name};
-    return true;
-}
-
-bool ps_agent_peek_slot(const struct ps_agent *a, uint64_t gen,
-                        uint32_t *ret_slot)
-{
-    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
-
-    if (j == NULL || !j->ranks_assigned) {
-        return false;
-    }
-    *ret_slot = j->slot;
-    return true;
 }
 
 /* --------------------------------------------------------------- scheduler */

@@ -77,18 +77,3 @@ bool ps_agent_is_ready(const struct ps_agent *a);
 /* Returns the number of jobs, sessions, stall queries and draining pools. */
 uint64_t ps_agent_residue(const struct ps_agent *a);
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
-
-/* For checkers: what this agent knows of a partition. Returns false if its key
- * is not open here. */
-struct ps_agent_part_facts {
-    int64_t committed_version; /* Newest that is known to be; -1: none is. */
-    uint32_t count;
-    uint8_t dtype;
-    const char *owner; /* Name of its server; NULL: it belongs to none. */
-};
-
-bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
-                   uint32_t index, struct ps_agent_part_facts *ret);
-/* For checkers: slot of this agent in a job. Returns false if it knows none. */
-bool ps_agent_peek_slot(const struct ps_agent *a, uint64_t gen,
-                        uint32_t *ret_slot);
