@@ -118,6 +118,27 @@ static void refused_bytes_do_not_use_up_credit(void **state)
     world_free(w);
 }
 
+/* A push with the next retry number ends the attempt at its round, whose bytes
+ * are free again; its own are not. */
+static void a_push_that_ends_an_attempt_is_held(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .credit_window = FIRST, .credit_first = FIRST});
+    struct agent *a = &w->agents[0];
+    float *data = ps_calloc(FIRST / 4 / 4, 4);
+    const struct push_options o = {
+        .round = 1, .count = FIRST / 4 / 4, .data = data};
+
+    (void)state;
+    agent_push(a, &o);
+    a->retry = 1;
+    agent_push(a, &o);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), FIRST / 4);
+    assert_true(a->credit + FIRST / 4 <= a->sent + FIRST);
+    ps_free(data);
+    world_free(w);
+}
+
 /* Credit is counted for pushes of unknown jobs, too; if these are very many,
  * the counts of a known job stay. */
 static void unknown_jobs_leave_the_credit_of_known_ones(void **state)
@@ -164,6 +185,7 @@ int main(void)
         cmocka_unit_test(a_full_window_does_not_stop_all_agents),
         cmocka_unit_test(unknown_jobs_leave_the_credit_of_known_ones),
         cmocka_unit_test(refused_bytes_do_not_use_up_credit),
+        cmocka_unit_test(a_push_that_ends_an_attempt_is_held),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,8 +79,12 @@ static int check_for_round(struct ps_server_step *st,
         return PS_CONTRIBUTION_KNOWN;
     }
     if (part != NULL && push->retry != part->image.retry) {
+        /* These bytes count as held: if they end an attempt, the refusals of
+         * that carry credit. */
+        slot->unmerged_bytes += in->payload_bytes;
         rc = ps_server_conflict_check_retry(st, job, part, in->rec.round,
                                             push->retry);
+        slot->unmerged_bytes -= in->payload_bytes;
     }
     if (rc != 0) {
         return rc;
