@@ -74,9 +74,9 @@ def test_weight_is_shown_and_the_same_for_all_workers(trio):
                                  for j in t.ask("jobs")["jobs"]),
                      "the job's first worker")
     with pytest.raises(WorkerError, match="weight 300 for rank 0 on .*, and "
-                       "rank 1 on .* says 200"):
+                       "rank 1 on .* states 200"):
         other.ask("open")
-    with pytest.raises(WorkerError, match="and rank 1 on .* says 200"):
+    with pytest.raises(WorkerError, match="and rank 1 on .* states 200"):
         first.hear()
     first.kill()
     other.end()

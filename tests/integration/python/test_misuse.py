@@ -438,7 +438,7 @@ def test_both_sides_hear_that_options_differ(world, first, name, value, other,
     for rank in (0, 1):
         code, _, err = j.wait(rank)
         assert code != 0
-        assert words + f" {first} on" in err and "says" in err, err
+        assert words + f" {first} on" in err and "states" in err, err
         assert "all workers of a job must state the same" in err, err
 
 
@@ -470,7 +470,7 @@ def test_both_sides_hear_that_a_group_differs(world, first):
         code, out, err = j.wait(rank)
         assert code == 0, (rank, out, err)
         if rank < 2:
-            assert "num_workers 2 for rank" in out and "says 3" in out, out
+            assert "num_workers 2 for rank" in out and "states 3" in out, out
 
 
 # Calls each function of the header with NULL in place of each pointer, the
