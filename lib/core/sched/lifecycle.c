@@ -80,7 +80,8 @@ static void fail_forming_groups(struct ps_sched_step *st,
 {
     const char *why = parent->reason[0] != '\0'
                           ? parent->reason
-                          : "the job of which it is a group has ended";
+                          : "the job of which it is a group has ended; open "
+                            "groups before ranks leave";
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
 
