@@ -409,8 +409,8 @@ static void show_traffic(const struct totals *t)
     format_count(t->rounds_rate, rounds, sizeof(rounds));
     format_bytes(t->in_rate, in, sizeof(in));
     format_bytes(t->out_rate, out, sizeof(out));
-    printf("now      %s rounds of partitions/s, %s/s in, %s/s out\n", rounds, in,
-           out);
+    printf("now      %s rounds of partitions/s, %s/s in, %s/s out\n", rounds,
+           in, out);
 }
 
 void show_open_jobs(const struct report *r, size_t most)
