@@ -2281,6 +2281,26 @@ ranks_are_notified_once_that_a_key_was_declared_otherwise(void **state)
     end_bench(&b);
 }
 
+/* Commits that arrive after that are those of an init that has failed. */
+static void an_init_that_was_sent_fails_as_a_whole(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    submit_init(&b, 0, 7);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 3);
+    deliver_commit(&b, 0, 0, 0, 8192, 0);
+    deliver_disagreement(&b, "0", 1, "both");
+    expect_notice(&b, 0, "both");
+    deliver_commit(&b, 0, 1, 0, 8192, 0);
+    submit_init(&b, 0, 8);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 4);
+    deliver_commit(&b, 0, 2, 0, 8192, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 1);
+    end_bench(&b);
+}
+
 /* All declare the same again before a rank was notified. */
 static void ranks_that_agree_again_are_not_notified(void **state)
 {
@@ -2393,6 +2413,26 @@ static void ranks_of_one_node_disagree(void **state)
     end_bench(&b);
 }
 
+/* A round that waits for an init goes on without it: a rank that was refused may
+ * take part in it. */
+static void a_round_goes_on_when_its_init_fails(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    submit_init(&b, 0, 7);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    deliver_disagreement(&b, "", 1, "two optimizers");
+    expect_notice(&b, 0, "two optimizers");
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    end_bench(&b);
+}
+
 /* Optimizer and compression hold for all keys. */
 static void ranks_are_notified_once_that_the_optimizer_differs(void **state)
 {
@@ -2426,6 +2466,8 @@ int main(void)
         cmocka_unit_test(streaming_needs_a_job_that_fails_on_loss),
         cmocka_unit_test(
             ranks_are_notified_once_that_a_key_was_declared_otherwise),
+        cmocka_unit_test(an_init_that_was_sent_fails_as_a_whole),
+        cmocka_unit_test(a_round_goes_on_when_its_init_fails),
         cmocka_unit_test(ranks_that_agree_again_are_not_notified),
         cmocka_unit_test(
             rounds_are_aborted_if_a_rank_declares_their_key_otherwise),

@@ -57,22 +57,9 @@ static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
-/* Ends the init when it is committed in all partitions, and starts a round that
- * has become complete in between. */
-static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
+void ps_agent_advance_after_init(struct ps_agent_step *st,
+                                 struct ps_agent_key *k)
 {
-    struct ps_agent_key *k = p->key;
-
-    if (p->state != PS_AGENT_PART_COMPUTING) {
-        ps_agent_send_dequeue(st, p);
-    }
-    p->is_init = false;
-    assert(k->init.pending_parts > 0);
-    if (--k->init.pending_parts > 0) {
-        return;
-    }
-    ps_buf_unref(k->init.array.buf);
-    k->init.array = (struct ps_slice){0};
     k->kind->advance(st, k);
     if (k->round.state == PS_AGENT_ROUND_COMPLETE) {
         /* The round became complete during the init. */
@@ -87,6 +74,24 @@ static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
         }
         ps_agent_advance_committed(st, k);
     }
+}
+
+/* Ends the init when it is committed in all partitions. */
+static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (p->state != PS_AGENT_PART_COMPUTING) {
+        ps_agent_send_dequeue(st, p);
+    }
+    p->is_init = false;
+    assert(k->init.pending_parts > 0);
+    if (--k->init.pending_parts > 0) {
+        return;
+    }
+    ps_buf_unref(k->init.array.buf);
+    k->init.array = (struct ps_slice){0};
+    ps_agent_advance_after_init(st, k);
 }
 
 /* Ends the round if all of its value is in place. */

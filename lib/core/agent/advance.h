@@ -9,6 +9,10 @@ struct ps_agent_step;
 
 /* Handles a new version of the partition: ends its init, round or pulls. */
 void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p);
+/* The init of the key has ended or failed: starts a round that became complete
+ * meanwhile. */
+void ps_agent_advance_after_init(struct ps_agent_step *st,
+                                 struct ps_agent_key *k);
 /* Advances partitions of a complete round that are committed already: servers
  * may have merged pushes of the previous agent and reported that to this
  * one. */

@@ -193,19 +193,17 @@ static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                            int error, const char *text)
 {
     bool pushes = ps_agent_round_is_open(k);
-    bool inits = !pushes && k->init.pending_parts > 0;
 
-    for (uint32_t i = 0; (pushes || inits) && i < k->part_count; i++) {
+    for (uint32_t i = 0; pushes && i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
-        if (p->state != PS_AGENT_PART_COMPUTING && p->is_init == inits) {
+        if (p->state != PS_AGENT_PART_COMPUTING && !p->is_init) {
             ps_agent_send_dequeue(st, p);
-            p->is_init = false;
         }
     }
     if (pushes) {
         end_pushes(st, k, error, text);
-    } else if (inits) {
+    } else if (k->init.pending_parts > 0) {
         ps_agent_fail_inits(st, k, error, text);
     } else {
         ps_agent_fail_list(st, &k->pulls, error, text);

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/advance.h"
 #include "core/agent/encode.h"
 #include "core/agent/fail.h"
 #include "core/agent/inner.h"
@@ -301,9 +302,14 @@ static void end_inits_of_job(struct ps_agent_step *st,
     struct ps_agent_key *k;
 
     while ((k = ps_map_next(j->keys, &c)) != NULL) {
+        const bool was_pending = k->init.pending_parts > 0;
+
         if (!k->kind->is_collective && !ps_list_empty(&k->init.ops)) {
             mark_list_done(&k->init.ops, j->disagreement);
             ps_agent_fail_inits(st, k, PS_E_MISMATCH, j->disagreement->text);
+            if (was_pending) {
+                ps_agent_advance_after_init(st, k);
+            }
         }
     }
 }

@@ -23,7 +23,17 @@ void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text)
 {
     ps_agent_fail_list(st, &k->init.ops, error, text);
-    k->init.pending_parts = 0;
+    for (uint32_t i = 0; k->init.pending_parts > 0 && i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->is_init) {
+            if (p->state != PS_AGENT_PART_COMPUTING) {
+                ps_agent_send_dequeue(st, p);
+            }
+            p->is_init = false;
+            k->init.pending_parts--;
+        }
+    }
     ps_buf_unref(k->init.array.buf);
     k->init.array = (struct ps_slice){0};
 }
@@ -33,13 +43,13 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
 {
     struct ps_list_node *n;
 
+    ps_agent_fail_inits(st, k, error, text);
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
         if (p->state != PS_AGENT_PART_COMPUTING) {
             ps_agent_send_dequeue(st, p);
         }
-        p->is_init = false;
         p->requested_version = NO_VERSION;
         ps_agent_encode_round_failed(p);
     }
@@ -56,7 +66,6 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
     if (ps_agent_round_is_open(k)) {
         ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
     }
-    ps_agent_fail_inits(st, k, error, text);
     ps_agent_fail_list(st, &k->pulls, error, text);
     ps_agent_fail_list(st, &k->row_pulls, error, text);
     while ((n = ps_list_pop(&k->round.deferred_pushes)) != NULL) {

@@ -22,15 +22,15 @@
  *     round.c         rounds over the ranks of this node
  *     reattach.c      workers that lost an earlier agent
  *     pull.c          pull and init
- *     advance.c       new versions: end of rounds and inits
- *     launch.c        partitions of a complete round or init
  *     request.c       requests that the scheduler answers
  *     placement.c     owners of partitions, takeover
  *
  *     dense.c         sums of dense partitions
- *     deliver.c       copies of values into memory of GPUs
  *     send.c          partitions from the queue to the frame
  *     conflict.c      rounds aborted because of conflicting requests
+ *     advance.c       new versions: end of rounds and inits
+ *     launch.c        partitions of a complete round or init
+ *     deliver.c       copies of values into memory of GPUs
  *     fail.c          failure of a key's operations
  *     encode.c        encoded gradients and their residuals
  *     residual_log.c  residuals in memory that outlives the agent
