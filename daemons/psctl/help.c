@@ -38,6 +38,20 @@ static bool is_same_flag(const struct flag *a, const struct flag *b)
     return a->name != NULL && b->name != NULL && strcmp(a->name, b->name) == 0;
 }
 
+/* Prints the words behind its verb that an option belongs to, and its help. */
+static void print_flag_help(const struct flag *f, FILE *out)
+{
+    const char *begin = "of ";
+
+    for (const char *of = f->of; of != NULL && *of != '\0'; begin = ", ") {
+        const size_t len = strcspn(of, "|");
+
+        fprintf(out, "%s%.*s", begin, (int)len, of);
+        of += len + (of[len] == '|');
+    }
+    fprintf(out, "%s%s\n", f->of != NULL ? ": " : "", f->help);
+}
+
 /* Prints an option with the verbs that have it. */
 static void print_flag(size_t i, FILE *out)
 {
@@ -51,7 +65,8 @@ static void print_flag(size_t i, FILE *out)
             comma = ", ";
         }
     }
-    fprintf(out, ": %s\n", f->help);
+    fputs(": ", out);
+    print_flag_help(f, out);
 }
 
 /* Prints each option once. */
@@ -145,6 +160,72 @@ const struct page *help_find_page(const char *verb)
     return NULL;
 }
 
+static bool is_flag(const struct flag *f, const char *name)
+{
+    const char *word = f->name != NULL ? strstr(f->name, "--") : NULL;
+    const size_t len = strlen(name);
+
+    return word != NULL && strncmp(word + 2, name, len) == 0 &&
+           (word[len + 2] == '\0' || strchr(" [", word[len + 2]) != NULL);
+}
+
+static bool has_word(const char *list, const char *word)
+{
+    const size_t len = strlen(word);
+
+    for (; *list != '\0'; list += list[0] == '|') {
+        const size_t n = strcspn(list, "|");
+
+        if (n == len && strncmp(list, word, len) == 0) {
+            return true;
+        }
+        list += n;
+    }
+    return false;
+}
+
+/* True if `word` may follow the verb; "": none need follow. */
+static bool is_form(const struct page *p, const char *word)
+{
+    const size_t len = strlen(word);
+
+    for (size_t i = 0; p->arguments[i] != NULL; i++) {
+        const char *form = p->arguments[i];
+
+        if (len == 0 ? strchr("[", form[0]) != NULL
+                     : strncmp(form + (form[0] == '['), word, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool help_check_option(const struct page *p, const char *word, const char *name)
+{
+    for (size_t i = 0; i < help_general_count; i++) {
+        if (is_flag(&help_general[i], name)) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < FLAGS_MAX; i++) {
+        const struct flag *f = &p->flags[i];
+
+        if (!is_flag(f, name)) {
+            continue;
+        }
+        if (f->of == NULL || has_word(f->of, word) || !is_form(p, word)) {
+            return true;
+        }
+        fprintf(stderr, "psctl: --%s: %s%s%s has no such option; ", name,
+                p->verb, *word != '\0' ? " " : "", word);
+        fprintf(stderr, "see psctl help %s\n", p->verb);
+        return false;
+    }
+    fprintf(stderr, "psctl: --%s: %s has no such option; see psctl help %s\n",
+            name, p->verb, p->verb);
+    return false;
+}
+
 bool help_verb(const char *verb)
 {
     const struct page *p = help_find_page(verb);
@@ -161,8 +242,8 @@ bool help_verb(const char *verb)
     printf("\n%s: %s\n%s%s", p->verb, p->summary,
            p->text[0] != '\0' ? "\n" : "", p->text);
     for (size_t i = 0; i < FLAGS_MAX && p->flags[i].name != NULL; i++) {
-        printf("%s      %-16s %s\n", i == 0 ? "\n" : "", p->flags[i].name,
-               p->flags[i].help);
+        printf("%s      %-16s ", i == 0 ? "\n" : "", p->flags[i].name);
+        print_flag_help(&p->flags[i], stdout);
     }
     putchar('\n');
     print_general(stdout);

@@ -11,6 +11,9 @@ struct flag {
     /* "--dry-run", "--round N", "--watch[=TIME]", "-n, --count N". */
     const char *name;
     const char *help;
+    /* The words behind the verb that it belongs to, as "issue|renew"; NULL: it
+     * belongs to all of them. */
+    const char *of;
 };
 
 #define FLAGS_MAX     9
@@ -46,6 +49,12 @@ extern const size_t help_general_count;
 
 /* Returns NULL if no verb has that name. */
 const struct page *help_find_page(const char *verb);
+
+/* Refuses an option that belongs to other verbs, or to other words behind this
+ * one: it would have no effect. `name`: without dashes; `word`: behind the verb,
+ * or "". False after a message on standard error. */
+bool help_check_option(const struct page *p, const char *word,
+                       const char *name);
 
 /* One screen: each verb in one line. */
 void help_short(FILE *out);

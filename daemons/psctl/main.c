@@ -919,15 +919,49 @@ static bool run_alone(struct request *q, int argc, char **argv, int *ret_exit)
     return false;
 }
 
-/* Parses all options. False: the program ends, with *ret_exit. */
-static bool parse_options(struct request *q, int argc, char **argv,
-                          int *ret_exit)
+#define OPTION_COUNT (sizeof(options) / sizeof(options[0]) - 1)
+
+/* The options that are given, as indices of `options`. */
+struct given {
+    bool is_given[OPTION_COUNT];
+};
+
+/* `at`: index of a long option, or -1. */
+static void note_option(struct given *g, int c, int at)
 {
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (at >= 0 ? i == (size_t)at : options[i].val == c) {
+            g->is_given[i] = true;
+        }
+    }
+}
+
+/* False after a message: one belongs to another verb. */
+static bool check_options(const struct given *g, int argc, char **argv)
+{
+    const struct page *p = argc > 0 ? help_find_page(argv[0]) : NULL;
+
+    for (size_t i = 0; p != NULL && i < OPTION_COUNT; i++) {
+        if (g->is_given[i] &&
+            !help_check_option(p, argc > 1 ? argv[1] : "", options[i].name)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Parses all options. False: the program ends, with *ret_exit. */
+static bool parse_options(struct request *q, struct given *g, int argc,
+                          char **argv, int *ret_exit)
+{
+    int at = -1;
     int c;
 
     *ret_exit = EXIT_USAGE;
     opterr = 0;
-    while ((c = getopt_long(argc, argv, ":e:w:hVbn:o:", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, ":e:w:hVbn:o:", options, &at)) != -1) {
+        note_option(g, c, at);
+        at = -1;
         if (c == 'h') {
             q->help = true;
             continue;
@@ -959,6 +993,7 @@ static int run(int argc, char **argv)
         .pki = {.cluster = "default", .directory = PKI_DEFAULT_DIRECTORY},
         .has_headings = true,
         .wanted = {.valid = PS_SECONDS(3600)}};
+    struct given given = {0};
     int rc;
 
     /* Needed for printable characters of the terminal. */
@@ -966,8 +1001,11 @@ static int run(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "__complete") == 0) {
         return completion_run(argc - 2, argv + 2);
     }
-    if (!parse_options(&q, argc, argv, &rc)) {
+    if (!parse_options(&q, &given, argc, argv, &rc)) {
         return rc;
+    }
+    if (!q.help && !check_options(&given, argc - optind, argv + optind)) {
+        return EXIT_USAGE;
     }
     if (print_about(&q, argc - optind, argv + optind, &rc)) {
         return rc;

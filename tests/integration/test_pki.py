@@ -119,7 +119,8 @@ def test_names_of_any_printable_characters_stay_in_the_folder(authority):
     (("sign",), "say what to do"),
     ((), "say what to do")])
 def test_wrong_words_are_usage_errors(authority, words, text):
-    code, out, err = authority.pki(*words, "--out", authority.path / "node")
+    folder = ("--out", authority.path / "node") if words[:1] != ("init",) else ()
+    code, out, err = authority.pki(*words, *folder)
     assert code == 2 and out == "" and text in err
     assert not (authority.path / "node").exists()
     assert authority.rows() == (0, [])

@@ -67,6 +67,40 @@ def test_misspelt_verb_suggests_the_nearest(word, meant):
     assert run("help", word)[0] == 2
 
 
+def own_options(text):
+    """Option of verbs in a help -> the words behind its verb that it is for;
+    None: all."""
+    return {name: of.split(", ") if of else None for name, of in re.findall(
+        r"^ +(?:-., )?(--[a-z-]+)\S*(?: [A-Z]\S*)? *(?:of ([a-z, ]+):)?",
+        text[:text.index("  -e, --endpoint")], re.M)}
+
+
+def test_options_of_other_verbs_are_refused():
+    """An option that has no effect there would mislead: psctl --dry-run jobs
+    cancel must not cancel."""
+    everything = run("help", "all")[1]
+    forms = [(m[0], m[1]) for m in re.findall(
+        r"^  ([a-z][a-z-]*)(?: ([a-z]+)\b)?", everything, re.M)]
+    assert ("jobs", "cancel") in forms and ("pki", "show") in forms
+    every = own_options(everything)
+    assert "--dry-run" in every and "--watch" in every
+    for verb, word in forms:
+        own = own_options(run("help", verb)[1])
+        assert own.keys() <= every.keys(), verb
+        for option in every:
+            if option not in own or (own[option] is not None
+                                     and word not in own[option]):
+                value = [] if option in (
+                    "--dry-run", "--watch", "--force", "--follow", "--batch"
+                ) else {"--ttl": ["1s"], "--after": ["1s"], "--rights": ["read"],
+                        "--sort": ["name"]}.get(option, ["4"])
+                code, out, err = run(verb, *[word] * (word != ""), option, *value)
+                where = verb + (" " + word if option in own and word else "")
+                assert (code, out, err) == (
+                    2, "", f"psctl: {option}: {where} has no such option; see "
+                    f"psctl help {verb}\n")
+
+
 def test_watch_repeats_the_output(trio):
     t = trio(servers=1, agents=1)
     p = subprocess.Popen(
