@@ -769,7 +769,8 @@ double ps_kernel_mean_square(const struct ps_job *job)
                      .size = ps_dtype_size(job->dtype),
                      .scratch = scratch,
                      .decoded = has_half_storage(job) ? decoded : NULL,
-                     .block = ENCODED_BYTES};
+                     .block = ENCODED_BYTES,
+                     .fold = ps_cpu_ops()->fold[job->fold][job->dtype]};
     const unsigned depth = tree_depth(job);
     double total = 0;
 

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "core/round/round.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -150,6 +151,38 @@ static void a_step_leaves_other_rows_alone(void **state)
     ps_compute_free(c);
 }
 
+/* Squares are those of a row's sum over all contributors. */
+static void a_step_with_squares_of_rows_adds_contributors(void **state)
+{
+    const float g[] = {7, 8, 0, 11, 2, 3, 11, 12};
+    const uint32_t row[] = {0, 1, 4, 5};
+    float w[12];
+    float x[12] = {0};
+    struct ps_compute *c = plan(0);
+
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        w[i] = 100;
+    }
+    c->job.op = PS_JOB_STEP;
+    c->job.step = (struct ps_step){
+        .kind = PS_STEP_GROUP_ADAGRAD, .lr = 1, .rescale = 1};
+    c->job.dst = w;
+    c->job.weight = w;
+    c->job.states[0] = x;
+    assert_int_equal(ps_kernel_run(&c->job), 0);
+    for (int i = 0; i < 8; i++) {
+        const float *of = &g[i / 2 * 2];
+        const float mean = (of[0] * of[0] + of[1] * of[1]) / 2;
+        const uint32_t at = row[i / 2] * 2 + (uint32_t)i % 2;
+
+        assert_true(x[at] == mean);
+        assert_true(w[at] == 100 - g[i] / sqrtf(mean));
+    }
+    assert_true(w[4] == 100 && w[7] == 100);
+    ps_compute_free(c);
+}
+
 static void malformed_row_jobs_are_refused(void **state)
 {
     struct ps_compute *c = plan(0);
@@ -183,6 +216,7 @@ int main(void)
         cmocka_unit_test(rows_are_summed_alone),
         cmocka_unit_test(rows_without_contribution_are_zero),
         cmocka_unit_test(a_step_leaves_other_rows_alone),
+        cmocka_unit_test(a_step_with_squares_of_rows_adds_contributors),
         cmocka_unit_test(malformed_row_jobs_are_refused),
     };
 
