@@ -301,28 +301,6 @@ static void print_values(struct completion *c, const struct value *v)
 
 /* ------------------------------------------------------------------ options */
 
-/* Name of an option with its dashes, as "--round" of "--round N", and of its
- * value. */
-struct flag_name {
-    char letter; /* Of "-n"; 0: none. */
-    const char *word;
-    size_t len;
-    const char *value; /* NULL: none that takes a word of its own. */
-};
-
-static struct flag_name flag_name_of(const struct flag *f)
-{
-    struct flag_name n = {.word = f->name};
-
-    if (n.word[1] != '-') {
-        n.letter = n.word[1];
-        n.word += strlen("-x, ");
-    }
-    n.len = strcspn(n.word, " [");
-    n.value = n.word[n.len] == ' ' ? n.word + n.len + 1 : NULL;
-    return n;
-}
-
 /* True if `word` is the option, as "--round", "--round=5" or "-n". */
 static bool is_named(const struct flag *f, const char *word)
 {

@@ -160,13 +160,26 @@ const struct page *help_find_page(const char *verb)
     return NULL;
 }
 
+struct flag_name flag_name_of(const struct flag *f)
+{
+    struct flag_name n = {.word = f->name};
+
+    if (n.word[1] != '-') {
+        n.letter = n.word[1];
+        n.word += strlen("-x, ");
+    }
+    n.len = strcspn(n.word, " [");
+    n.value = n.word[n.len] == ' ' ? n.word + n.len + 1 : NULL;
+    return n;
+}
+
+/* `name`: without dashes. */
 static bool is_flag(const struct flag *f, const char *name)
 {
-    const char *word = f->name != NULL ? strstr(f->name, "--") : NULL;
-    const size_t len = strlen(name);
+    const struct flag_name n = flag_name_of(f);
 
-    return word != NULL && strncmp(word + 2, name, len) == 0 &&
-           (word[len + 2] == '\0' || strchr(" [", word[len + 2]) != NULL);
+    return n.len == strlen(name) + 2 &&
+           strncmp(n.word + 2, name, n.len - 2) == 0;
 }
 
 static bool has_word(const char *list, const char *word)
@@ -190,10 +203,12 @@ static bool is_form(const struct page *p, const char *word)
     const size_t len = strlen(word);
 
     for (size_t i = 0; p->arguments[i] != NULL; i++) {
-        const char *form = p->arguments[i];
+        const bool is_optional = strchr("[", p->arguments[i][0]) != NULL;
+        const char *first = p->arguments[i] + strspn(p->arguments[i], "[");
 
-        if (len == 0 ? strchr("[", form[0]) != NULL
-                     : strncmp(form + (form[0] == '['), word, len) == 0) {
+        if (len == 0 ? is_optional
+                     : strcspn(first, " ]") == len &&
+                           strncmp(first, word, len) == 0) {
             return true;
         }
     }
@@ -207,7 +222,7 @@ bool help_check_option(const struct page *p, const char *word, const char *name)
             return true;
         }
     }
-    for (size_t i = 0; i < FLAGS_MAX; i++) {
+    for (size_t i = 0; i < FLAGS_MAX && p->flags[i].name != NULL; i++) {
         const struct flag *f = &p->flags[i];
 
         if (!is_flag(f, name)) {

@@ -16,6 +16,17 @@ struct flag {
     const char *of;
 };
 
+/* Name of an option with its dashes, as "--round" of "--round N", and of its
+ * value. */
+struct flag_name {
+    char letter; /* Of "-n"; 0: none. */
+    const char *word;
+    size_t len;
+    const char *value; /* NULL: none that takes a word of its own. */
+};
+
+struct flag_name flag_name_of(const struct flag *f);
+
 #define FLAGS_MAX     9
 #define ARGUMENTS_MAX 7
 

@@ -434,7 +434,6 @@ struct verb_spec {
     const char *name;
     enum verb verb;
     bool has_job;
-    bool has_watch;
     /* Parses all words; NULL: parse_words() does. */
     bool (*parse)(struct request *q, int argc, char **argv);
 };
@@ -448,23 +447,23 @@ static bool parse_launch_words(struct request *q, int argc, char **argv);
 static const struct verb_spec *find_verb(const char *name)
 {
     static const struct verb_spec verbs[] = {
-        {"status", VERB_STATUS, false, true, NULL},
-        {"jobs", VERB_JOBS, false, true, NULL},
-        {"nodes", VERB_NODES, false, true, NULL},
-        {"keys", VERB_KEYS, true, true, NULL},
-        {"stall", VERB_STALL, true, true, NULL},
-        {"get", VERB_GET, true, false, NULL},
-        {"set", VERB_SET, true, false, NULL},
-        {"bench", VERB_BENCH, false, false, NULL},
-        {"rebalance", VERB_REBALANCE, true, false, NULL},
-        {"token", VERB_TOKENS, false, false, parse_token_words},
-        {"events", VERB_EVENTS, false, false, NULL},
-        {"top", VERB_TOP, false, true, NULL},
-        {"doctor", VERB_DOCTOR, false, false, NULL},
-        {"log-level", VERB_LOG_LEVEL, false, false, parse_log_level},
-        {"trace", VERB_TRACE, true, false, parse_trace_words},
+        {"status", VERB_STATUS, false, NULL},
+        {"jobs", VERB_JOBS, false, NULL},
+        {"nodes", VERB_NODES, false, NULL},
+        {"keys", VERB_KEYS, true, NULL},
+        {"stall", VERB_STALL, true, NULL},
+        {"get", VERB_GET, true, NULL},
+        {"set", VERB_SET, true, NULL},
+        {"bench", VERB_BENCH, false, NULL},
+        {"rebalance", VERB_REBALANCE, true, NULL},
+        {"token", VERB_TOKENS, false, parse_token_words},
+        {"events", VERB_EVENTS, false, NULL},
+        {"top", VERB_TOP, false, NULL},
+        {"doctor", VERB_DOCTOR, false, NULL},
+        {"log-level", VERB_LOG_LEVEL, false, parse_log_level},
+        {"trace", VERB_TRACE, true, parse_trace_words},
         /* For pslaunch alone. */
-        {"__launch", VERB_LAUNCH, false, false, parse_launch_words},
+        {"__launch", VERB_LAUNCH, false, parse_launch_words},
     };
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
@@ -577,16 +576,15 @@ static bool parse_words(struct request *q, int argc, char **argv)
         return false;
     }
     q->verb = spec->verb;
-    if (q->watch != 0 && (!spec->has_watch || argc == 3)) {
-        fputs("psctl: --watch works with status, jobs, nodes, keys, stall and "
-              "top only\n",
-              stderr);
-        return false;
-    }
     if (spec->parse != NULL) {
         return spec->parse(q, argc, argv);
     }
     if (q->verb == VERB_JOBS && argc == 3 && strcmp(argv[1], "cancel") == 0) {
+        if (q->watch != 0) {
+            fputs("psctl: --watch: a job is cancelled once; leave it out\n",
+                  stderr);
+            return false;
+        }
         q->verb = VERB_CANCEL;
         return parse_name(q, argv[2]);
     }

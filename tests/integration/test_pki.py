@@ -116,7 +116,7 @@ def test_names_of_any_printable_characters_stay_in_the_folder(authority):
     (("issue", "agent", "n1", "--owner", "no such user"), "--owner"),
     (("init", "--cluster", "a b", "--force"), "name of a cluster"),
     (("revoke",), "give NAME or SERIAL"),
-    (("sign",), "say what to do"),
+    (("sign",), "say what to do"), (("is",), "say what to do"),
     ((), "say what to do")])
 def test_wrong_words_are_usage_errors(authority, words, text):
     folder = ("--out", authority.path / "node") if words[:1] != ("init",) else ()
