@@ -354,7 +354,7 @@ void psc_close(struct psc_client *c)
     if (c == NULL) {
         return;
     }
-    if (!client_is_own_process(c)) {
+    if (c->is_forked) {
         free_client(c, true);
         return;
     }
@@ -370,37 +370,37 @@ void psc_close(struct psc_client *c)
 
 int psc_rank(const struct psc_client *c)
 {
-    return c == NULL                  ? PSC_E_INVAL
-           : client_is_own_process(c) ? (int)c->id.rank
-                                      : PSC_E_FORKED;
+    return c == NULL      ? PSC_E_INVAL
+           : c->is_forked ? PSC_E_FORKED
+                          : (int)c->id.rank;
 }
 
 int psc_size(const struct psc_client *c)
 {
-    return c == NULL                  ? PSC_E_INVAL
-           : client_is_own_process(c) ? (int)c->id.size
-                                      : PSC_E_FORKED;
+    return c == NULL      ? PSC_E_INVAL
+           : c->is_forked ? PSC_E_FORKED
+                          : (int)c->id.size;
 }
 
 int psc_local_rank(const struct psc_client *c)
 {
-    return c == NULL                  ? PSC_E_INVAL
-           : client_is_own_process(c) ? (int)c->id.local_rank
-                                      : PSC_E_FORKED;
+    return c == NULL      ? PSC_E_INVAL
+           : c->is_forked ? PSC_E_FORKED
+                          : (int)c->id.local_rank;
 }
 
 int psc_local_size(const struct psc_client *c)
 {
-    return c == NULL                  ? PSC_E_INVAL
-           : client_is_own_process(c) ? (int)c->id.local_size
-                                      : PSC_E_FORKED;
+    return c == NULL      ? PSC_E_INVAL
+           : c->is_forked ? PSC_E_FORKED
+                          : (int)c->id.local_size;
 }
 
 int psc_num_servers(const struct psc_client *c)
 {
-    return c == NULL                  ? PSC_E_INVAL
-           : client_is_own_process(c) ? (int)c->id.num_servers
-                                      : PSC_E_FORKED;
+    return c == NULL      ? PSC_E_INVAL
+           : c->is_forked ? PSC_E_FORKED
+                          : (int)c->id.num_servers;
 }
 
 const char *psc_strerror(int rc)

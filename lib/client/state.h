@@ -226,12 +226,6 @@ struct psc_client {
     char *optimizer; /* Last declaration of this worker; NULL: none. */
 };
 
-/* False in a forked child. */
-static inline bool client_is_own_process(const struct psc_client *c)
-{
-    return !c->is_forked;
-}
-
 /* --------------------------------------------------------------------- time */
 
 /* Monotonic. */

@@ -119,7 +119,7 @@ bool waiting_add_client(struct psc_client *c)
 
 void waiting_remove_client(struct psc_client *c)
 {
-    if (!client_is_own_process(c)) {
+    if (c->is_forked) {
         return;
     }
     pthread_mutex_lock(&process.lock);
@@ -145,7 +145,7 @@ int client_enter(struct psc_client *c)
     if (c == NULL) {
         return PSC_E_INVAL;
     }
-    if (!client_is_own_process(c)) {
+    if (c->is_forked) {
         return PSC_E_FORKED;
     }
     waiting_note_caller();
