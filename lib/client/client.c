@@ -262,7 +262,7 @@ static bool all_ops_ended(void *arg)
      * failed join carry no data and do not count. */
     return c->ops.sent == c->colls.skips_detached &&
            c->keys.unbound_count == 0 && c->reattach.link == LINK_UP &&
-           gpu_is_idle(c);
+           c->gpu_transfers == 0;
 }
 
 /* PS_E_CLOSED: the agent was lost before it received the message. */

@@ -387,16 +387,6 @@ void op_free_later(struct psc_op *op)
     ps_list_push_back(&op->client->ops.deferred_free, &op->of_key);
 }
 
-void op_free_deferred(struct psc_client *c)
-{
-    struct psc_op *op;
-
-    while ((op = PS_LIST_FIRST(struct psc_op, of_key, &c->ops.deferred_free)) !=
-           NULL) {
-        op_free(op);
-    }
-}
-
 void op_report(struct psc_op *op)
 {
     struct psc_client *c = op->client;

@@ -275,8 +275,6 @@ void op_free(struct psc_op *op);
 /* Puts an operation that is DONE, and that no handle shows, on
  * deferred_free. */
 void op_free_later(struct psc_op *op);
-/* Frees the operations on deferred_free. The caller holds none of them. */
-void op_free_deferred(struct psc_client *c);
 
 /* -------------------------------------------------------- start, op_start.c */
 
@@ -326,7 +324,7 @@ void op_stream(struct psc_op *op, const void *src);
  * stays SENT. */
 void op_accept_progress(struct psc_op *op, uint64_t bytes);
 /* Completion from the agent. Reader only. */
-void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m);
+void op_accept_done(struct psc_client *c, const struct ps_msg_l_done *m);
 /* Answer about a recording: ends the operation that asked, and keeps the answer for
  * it. */
 void op_accept_profile(struct psc_client *c,
@@ -353,6 +351,8 @@ int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
                    ps_time deadline, wait_note_describe describe);
 /* As psc_op_wait(). Locked; releases the mutex while it waits. */
 int op_wait_locked(struct psc_op *op, int timeout_ms);
-/* Waits for an operation that was started with `rc`, and frees it. Not
- * locked. */
+/* Waits for an operation that has been started, and frees its handle. Locked;
+ * releases the mutex while it waits. */
+int op_finish_locked(struct psc_op *op);
+/* The same for one that was started with `rc`. Not locked. */
 int op_finish(struct psc_op *op, int rc);

@@ -626,11 +626,19 @@ static void end_with_result(struct psc_op *op)
     }
 }
 
-void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
+void op_accept_done(struct psc_client *c, const struct ps_msg_l_done *m)
 {
-    struct psc_client *c = op->client;
-    struct key *k = op->key;
+    struct psc_op *op = op_find(c, m->op_id);
+    struct key *k;
+    bool is_barrier;
 
+    if (op == NULL || op->state != OP_SENT || op->kind == OP_KEY) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent ended an operation that is not open");
+        return;
+    }
+    k = op->key;
+    is_barrier = op->kind == OP_BARRIER;
     op->version = m->version;
     op->result.all_skipped = m->all_skipped;
     op->result.is_undelivered = m->is_undelivered;
@@ -640,7 +648,7 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
         if (op_is_round(op->kind) && k->round == op->round) {
             k->round--;
         }
-        if (op->kind == OP_BARRIER) {
+        if (is_barrier) {
             c->queues.barriers_sent--;
         }
         op_end(op, client_failure(m->error), m->text);
@@ -661,8 +669,9 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
     }
     if (k != NULL) {
         op_pump(c, k);
+    } else if (is_barrier) {
+        op_send_barriers(c);
     }
-    op_send_barriers(c);
     op_send_stalled(c);
 }
 

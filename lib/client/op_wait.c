@@ -184,9 +184,13 @@ static int wait_with_notes(struct psc_client *c,
 
     for (;;) {
         int rc = client_wait_many(c, until, ps_time_min(note->due, deadline));
-        ps_time now = client_now();
+        ps_time now;
 
-        if (rc != PS_E_TIMEOUT || now >= deadline) {
+        if (rc != PS_E_TIMEOUT) {
+            return rc;
+        }
+        now = client_now();
+        if (now >= deadline) {
             return rc;
         }
         if (now >= note->due) {
@@ -222,26 +226,6 @@ static void describe_first(struct psc_client *c,
     if (open->state == OP_DONE) {
         text[0] = '\0';
     }
-}
-
-/* As client_wait_many(), with notes about the first open operation. Slices of
- * one wait count together. */
-static int wait_for_ops(struct psc_client *c,
-                        const struct wait_condition *until, ps_time deadline)
-{
-    const struct wait_note *last = &until->first(until->arg)->note;
-    struct wait_note note = new_note(c);
-    int rc;
-
-    if (last->due != 0 && note.began < last->ended_at + SLICE) {
-        note = *last;
-    }
-    rc = wait_with_notes(c, until, deadline, describe_first, &note);
-    if (rc == PS_E_TIMEOUT) { /* Perhaps a slice: the next one goes on. */
-        note.ended_at = client_now();
-        until->first(until->arg)->note = note;
-    }
-    return rc;
 }
 
 /* -------------------------------------------------------------------- waits */
@@ -296,20 +280,32 @@ static struct psc_op *op_itself(void *arg)
     return arg;
 }
 
-/* Waits, with notes about the first open operation if that takes long.
- * `is_limited`: the program does something else at the end of the time. */
-static int wait_until_over(struct psc_client *c,
-                           const struct wait_condition *until, ps_time deadline,
-                           bool is_limited)
+/* Waits, with notes about the first open operation if that takes long; slices of
+ * one wait count together. `is_limited`: the program does something else at the
+ * end of the time. */
+static int wait_for_ops(struct psc_client *c,
+                        const struct wait_condition *until, ps_time deadline,
+                        bool is_limited)
 {
     struct waiting w = {.is_limited = is_limited, .until = until};
+    const struct wait_note *last;
+    struct wait_note note;
     int rc;
 
     if (until->is_over(until->arg)) {
         return client_wait_many(c, until, deadline);
     }
     waiting_begin(c, &w);
-    rc = wait_for_ops(c, until, deadline);
+    last = &until->first(until->arg)->note;
+    note = new_note(c);
+    if (last->due != 0 && note.began < last->ended_at + SLICE) {
+        note = *last;
+    }
+    rc = wait_with_notes(c, until, deadline, describe_first, &note);
+    if (rc == PS_E_TIMEOUT) { /* Perhaps a slice: the next one goes on. */
+        note.ended_at = client_now();
+        until->first(until->arg)->note = note;
+    }
     waiting_end(&w);
     return rc;
 }
@@ -318,8 +314,8 @@ static int wait_for_op(struct psc_op *op, int limit, bool is_limited)
 {
     const struct wait_condition until = {
         .is_over = is_op_done, .first = op_itself, .arg = op};
-    int rc = wait_until_over(op->client, &until, client_deadline(limit),
-                             is_limited);
+    int rc = wait_for_ops(op->client, &until, client_deadline(limit),
+                          is_limited);
 
     return rc == PS_E_TIMEOUT ? time_out_error(op, limit) : op_result(op);
 }
@@ -461,7 +457,7 @@ static int wait_locked(struct psc_client *c, struct op_set *w,
                                          .missing = missing,
                                          .first = first_open_op,
                                          .arg = w};
-    int rc = wait_until_over(c, &until, client_deadline(limit), limit >= 0);
+    int rc = wait_for_ops(c, &until, client_deadline(limit), limit >= 0);
 
     if (rc != PS_E_TIMEOUT) {
         return 0;
@@ -607,20 +603,14 @@ int psc_op_version(struct psc_op *op, uint64_t *ret_version)
 
 /* ------------------------------------------------------ the end of a handle */
 
-void psc_op_free(struct psc_op *op)
+/* Frees the handle: the operation, too, once it has ended. */
+static void free_handle(struct psc_op *op)
 {
-    struct psc_client *c;
+    struct psc_client *c = op->client;
 
-    if (op == NULL) {
-        return;
-    }
-    c = op->client;
-    if (client_enter(c) != 0) {
-        return;
-    }
     while (op->state == OP_COPYING ||
            (op->kind == OP_COLL && op->hooks->is_copying(op))) {
-        if (!gpu_is_idle(c)) {
+        if (c->gpu_transfers > 0) {
             gpu_drain(c); /* It may be a copy to a GPU. */
             continue;
         }
@@ -634,15 +624,37 @@ void psc_op_free(struct psc_op *op)
         op->detached = true;
         op->callback = NULL;
     }
-    client_leave(c);
+}
+
+void psc_op_free(struct psc_op *op)
+{
+    struct psc_client *c = op != NULL ? op->client : NULL;
+
+    if (client_enter(c) == 0) {
+        free_handle(op);
+        client_leave(c);
+    }
 }
 
 /* Frees the handle even after a time-out, because no caller holds it. */
+int op_finish_locked(struct psc_op *op)
+{
+    int rc = op_wait_locked(op, PSC_WAIT_DEFAULT);
+
+    free_handle(op);
+    return rc;
+}
+
 int op_finish(struct psc_op *op, int rc)
 {
+    struct psc_client *c = op != NULL ? op->client : NULL;
+
     if (rc == 0) {
-        rc = psc_op_wait(op, PSC_WAIT_DEFAULT);
-        psc_op_free(op);
+        rc = client_enter(c);
+    }
+    if (rc == 0) {
+        rc = op_finish_locked(op);
+        client_leave(c);
     }
     return rc;
 }

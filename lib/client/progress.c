@@ -41,18 +41,6 @@ static void accept_stall_answer(struct psc_client *c,
     client_changed(c);
 }
 
-static void accept_done(struct psc_client *c, const struct ps_msg_l_done *m)
-{
-    struct psc_op *op = op_find(c, m->op_id);
-
-    if (op == NULL || op->state != OP_SENT || op->kind == OP_KEY) {
-        client_fail(c, PSC_E_PROTO,
-                    "the agent ended an operation that is not open");
-        return;
-    }
-    op_accept_done(op, m);
-}
-
 /* Sends the requests that waited for the answer. */
 static void send_job_requests(struct psc_client *c)
 {
@@ -98,7 +86,7 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
 {
     switch ((int)m->code) {
     case PS_MSG_L_DONE:
-        accept_done(c, &m->l_done);
+        op_accept_done(c, &m->l_done);
         break;
     case PS_MSG_L_WELCOME:
         accept_welcome(c, &m->l_welcome);
@@ -179,9 +167,11 @@ static void prefetch_completions(struct psc_client *c,
     }
 }
 
-/* Copies results as their parts become readable. */
-static void accept_progress(struct psc_client *c)
+/* Handles what the agent put into the ring: parts of results that are readable,
+ * then completions. */
+static void accept_ring(struct psc_client *c)
 {
+    struct ps_msg_l_done ended[ENDS_AHEAD];
     struct ps_ring_progress piece;
     int rc = 0;
 
@@ -193,36 +183,23 @@ static void accept_progress(struct psc_client *c)
             op_accept_progress(op, piece.bytes);
         }
     }
+    while (rc >= 0 && c->ring.memory != NULL && c->rc == 0 &&
+           (rc = ps_ring_pop_dones(&c->ring.worker, ended, ENDS_AHEAD)) > 0) {
+        if (rc > 1) {
+            prefetch_completions(c, ended, rc);
+        }
+        for (int i = 0; i < rc && c->rc == 0; i++) {
+            op_accept_done(c, &ended[i]);
+        }
+    }
     if (rc < 0) {
         client_fail(c, rc, "malformed entry in the ring of the agent");
     }
 }
 
-/* Handles what the agent put into the ring. */
-static void accept_completions(struct psc_client *c)
-{
-    accept_progress(c);
-    while (c->ring.memory != NULL && c->rc == 0) {
-        struct ps_msg_l_done m[ENDS_AHEAD];
-        int count = ps_ring_pop_dones(&c->ring.worker, m, ENDS_AHEAD);
-
-        if (count == 0) {
-            return;
-        }
-        if (count < 0) {
-            client_fail(c, count, "malformed entry in the ring of the agent");
-            return;
-        }
-        prefetch_completions(c, m, count);
-        for (int i = 0; i < count && c->rc == 0; i++) {
-            accept_done(c, &m[i]);
-        }
-    }
-}
-
 /* ------------------------------------------------------ turns of the reader */
 
-/* One turn of the reader; never waits. */
+/* One turn of the reader; never waits. The caller flushes. */
 static void reader_poll_once(struct psc_client *c)
 {
     int rc;
@@ -239,7 +216,7 @@ static void reader_poll_once(struct psc_client *c)
     }
     rc = ps_sock_read(c->sock);
     /* Before the messages: the last of them may end every operation. */
-    accept_completions(c);
+    accept_ring(c);
     client_accept_messages(c);
     if (rc == PS_E_CLOSED && c->rc == 0 && reattach_is_possible(c)) {
         /* A message may have lost the link already. */
@@ -251,7 +228,6 @@ static void reader_poll_once(struct psc_client *c)
     } else if (rc != 0 && rc != PS_E_AGAIN) {
         client_fail(c, rc, "cannot read from the agent: %s", ps_strerror(rc));
     }
-    client_flush(c);
 }
 
 /* Makes the agent wake the program's poll descriptor from now on: a program
@@ -275,6 +251,7 @@ void client_poll(struct psc_client *c)
     c->progress.has_reader = true;
     reader_poll_once(c);
     c->progress.has_reader = false;
+    client_flush(c);
     client_reap_ops(c);
     arm_poll(c);
     client_changed(c);
@@ -339,13 +316,39 @@ static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
     return ring || socket;
 }
 
-/* Sleeps until the agent has sent something or takes more. Completions in the
- * ring wake it when there are `count`. */
-static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
+/* Completions that wake the sleeping reader. One, if also those that it does not
+ * wait for have to wake it: for other threads, for a program that polls, or because
+ * each may let this client send more. client_kick() wakes the reader if that
+ * changes. */
+static uint32_t wake_threshold_of(const struct psc_client *c,
+                                  const struct wait_condition *until)
 {
-    bool ring = c->ring.memory != NULL;
+    const bool serves_others = c->progress.waiter_count > 0 ||
+                               c->progress.poll_fd >= 0 || c->ops.queued > 0 ||
+                               c->colls.join != NULL ||
+                               !ps_list_empty(&c->colls.order_queue);
+
+    return serves_others || until->missing == NULL ? 1
+                                                   : until->missing(until->arg);
+}
+
+/* Sleeps until the agent has sent something or takes more. While a GPU copies, it
+ * also returns now and then. */
+static int reader_sleep(struct psc_client *c,
+                        const struct wait_condition *until, ps_time deadline)
+{
+    const bool ring = c->ring.memory != NULL;
+    uint32_t count = wake_threshold_of(c, until);
+    bool looks = false;
     int rc;
 
+    if (c->gpu_transfers > 0) {
+        ps_time look = ps_time_add(client_now(), PS_MILLIS(GPU_LOOK_MS));
+
+        looks = look < deadline;
+        count = looks ? 1 : count;
+        deadline = ps_time_min(look, deadline);
+    }
     if (ring &&
         !ps_ring_worker_sleep(&c->ring.worker, count, c->ops.streaming > 0)) {
         return 0;
@@ -359,33 +362,7 @@ static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
     if (ring) {
         ps_ring_worker_awake(&c->ring.worker);
     }
-    return rc;
-}
-
-/* Sleeps as reader_sleep(). While a GPU copies, it also returns now and then. */
-static int sleep_until(struct psc_client *c, uint32_t count, ps_time deadline)
-{
-    ps_time look = ps_time_add(client_now(), PS_MILLIS(GPU_LOOK_MS));
-    int rc;
-
-    if (gpu_is_idle(c) || look >= deadline) {
-        return reader_sleep(c, count, deadline);
-    }
-    rc = reader_sleep(c, 1, look);
-    return rc == PS_E_TIMEOUT ? 0 : rc;
-}
-
-/* Completions that wake the sleeping reader. One, if also those that it does not
- * wait for have to wake it: for other threads, for queued operations, for a
- * program that polls. */
-static uint32_t wake_threshold_of(const struct psc_client *c,
-                                  const struct wait_condition *until)
-{
-    const bool serves_others = c->progress.waiter_count > 0 ||
-                               c->progress.poll_fd >= 0 || client_wants_kick(c);
-
-    return serves_others || until->missing == NULL ? 1
-                                                   : until->missing(until->arg);
+    return looks && rc == PS_E_TIMEOUT ? 0 : rc;
 }
 
 /* As the reader: flushes, waits, then takes one turn. */
@@ -396,23 +373,18 @@ static int wait_as_reader(struct psc_client *c,
     int rc = 0;
 
     c->progress.has_reader = true;
-    gpu_poll(c);
+    if (c->gpu_transfers > 0) {
+        gpu_poll(c);
+    }
     client_flush(c);
-    if (c->rc == 0) {
-        if (c->ring.memory != NULL && has_input(c)) {
-            accept_completions(c);
-            goto leave;
-        }
-        if (c->ring.memory != NULL && busy_poll(c, deadline, &socket)) {
-            if (socket) {
-                reader_poll_once(c);
-            } else {
-                accept_completions(c);
-            }
-            goto leave;
-        }
+    if (c->rc == 0 && c->ring.memory != NULL &&
+        (has_input(c) || busy_poll(c, deadline, &socket)) && !socket) {
+        accept_ring(c);
+        goto leave;
+    }
+    if (c->rc == 0 && !socket) {
         span_send_due(c);
-        rc = sleep_until(c, wake_threshold_of(c, until), deadline);
+        rc = reader_sleep(c, until, deadline);
     }
     if (rc == 0) {
         reader_poll_once(c);
@@ -424,35 +396,28 @@ static int wait_as_reader(struct psc_client *c,
 leave:
     c->progress.has_reader = false;
     client_flush(c); /* Operations that completions have unblocked. */
-    client_reap_ops(c);
     client_changed(c);
     return rc;
-}
-
-static int wait_until(struct psc_client *c, const struct wait_condition *until,
-                      ps_time deadline)
-{
-    while (!until->is_over(until->arg)) {
-        int rc;
-
-        client_reap_ops(c);
-        if (c->rc != 0) {
-            return c->rc;
-        }
-        rc = c->progress.has_reader ? wait_for_reader(c, deadline)
-                                    : wait_as_reader(c, until, deadline);
-        if (rc != 0 && !until->is_over(until->arg)) {
-            return c->rc != 0 ? c->rc : rc;
-        }
-    }
-    return 0;
 }
 
 int client_wait_many(struct psc_client *c, const struct wait_condition *until,
                      ps_time deadline)
 {
-    int rc = wait_until(c, until, deadline);
+    int rc = 0;
 
+    for (;;) {
+        client_reap_ops(c);
+        if (until->is_over(until->arg)) {
+            rc = 0;
+            break;
+        }
+        rc = c->rc != 0 ? c->rc : rc;
+        if (rc != 0) {
+            break;
+        }
+        rc = c->progress.has_reader ? wait_for_reader(c, deadline)
+                                    : wait_as_reader(c, until, deadline);
+    }
     arm_poll(c);
     return rc;
 }

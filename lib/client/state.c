@@ -168,12 +168,6 @@ int client_send(struct psc_client *c, const struct ps_msg *msg)
     return rc;
 }
 
-bool client_wants_kick(const struct psc_client *c)
-{
-    return c->ops.queued > 0 || c->colls.join != NULL ||
-           !ps_list_empty(&c->colls.order_queue);
-}
-
 void client_kick(struct psc_client *c)
 {
     if (c->progress.wake_threshold > 1) {

@@ -219,6 +219,7 @@ struct psc_client {
     struct coll_table colls;
     struct shared_table *shared; /* See device/shared.c; NULL: none. */
     struct gpu_table *gpus;      /* See device/gpu.c; NULL: none. */
+    uint32_t gpu_transfers;      /* Copies of GPUs under way. */
     struct psc_stats
         stats; /* Without what others count, see psc_get_stats(). */
     struct report_table *reports; /* See report.c; NULL: none. */
@@ -270,9 +271,8 @@ PS_MUST_USE int client_put_op(struct psc_client *c,
 void client_flush(struct psc_client *c);
 /* client_put() and client_flush(). */
 PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
-/* True if the next completion lets this client send more: no thread may sleep
- * until several have arrived. client_kick() wakes the reader then. */
-bool client_wants_kick(const struct psc_client *c);
+/* The next completion lets this client send more, or wakes another thread: the
+ * reader may not sleep until several have arrived. */
 void client_kick(struct psc_client *c);
 
 /* ---------------------------------------------------- options of psc_open() */

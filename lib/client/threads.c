@@ -11,7 +11,6 @@
  * packet, makes the process `quiet` if no thread that ever called this library
  * is outside of it; otherwise the process may go on at any time. */
 #include "client/threads.h"
-#include "client/device/gpu.h"
 #include "client/op.h"
 #include "client/state.h"
 
@@ -76,9 +75,6 @@ static void after_fork_in_child(void)
 
 void waiting_note_caller(void)
 {
-    if (own_tid != 0) {
-        return;
-    }
     own_tid = gettid();
     pthread_mutex_lock(&process.lock);
     if (process.drawn == 0) {
@@ -96,7 +92,6 @@ void waiting_note_caller(void)
 
 uint64_t waiting_process(void)
 {
-    waiting_note_caller();
     return process.drawn ^ ((uint64_t)getpid() << 32);
 }
 
@@ -104,7 +99,9 @@ bool waiting_add_client(struct psc_client *c)
 {
     bool is_watched;
 
-    waiting_note_caller();
+    if (own_tid == 0) {
+        waiting_note_caller();
+    }
     pthread_mutex_lock(&process.lock);
     process.watches_forks = process.watches_forks ||
                             pthread_atfork(before_fork, after_fork,
@@ -133,11 +130,16 @@ void waiting_remove_client(struct psc_client *c)
 
 void client_reap_ops(struct psc_client *c)
 {
+    struct psc_op *op;
+
     if (c->has_unended_ops) {
         c->has_unended_ops = false;
         op_end_all(c, c->rc, c->text);
     }
-    op_free_deferred(c);
+    while ((op = PS_LIST_POP(struct psc_op, of_key, &c->ops.deferred_free)) !=
+           NULL) {
+        op_free(op);
+    }
 }
 
 int client_enter(struct psc_client *c)
@@ -148,7 +150,9 @@ int client_enter(struct psc_client *c)
     if (c->is_forked) {
         return PSC_E_FORKED;
     }
-    waiting_note_caller();
+    if (own_tid == 0) {
+        waiting_note_caller();
+    }
     pthread_mutex_lock(&c->lock);
     return 0;
 }
@@ -234,7 +238,7 @@ static bool survey_client(struct survey *s, const struct psc_client *c,
 {
     if (c->rc != 0 || c->reattach.link != LINK_UP ||
         c->keys.unbound_count != 0 || c->colls.join != NULL ||
-        !gpu_is_idle(c) || !ps_list_empty(&c->progress.callbacks)) {
+        c->gpu_transfers > 0 || !ps_list_empty(&c->progress.callbacks)) {
         return false;
     }
     PS_LIST_EACH_OF(const struct psc_op, op, of_client, &c->ops.all)

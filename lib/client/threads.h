@@ -41,7 +41,7 @@ PS_MUST_USE bool waiting_add_client(struct psc_client *c);
 void waiting_remove_client(struct psc_client *c);
 /* Number that this process has drawn. */
 uint64_t waiting_process(void);
-/* Notes once in the life of a thread that it calls this library. */
+/* Notes that this thread calls this library; once in its life. */
 void waiting_note_caller(void);
 
 /* Locks the client. PSC_E_FORKED in a forked child, where the mutex may be

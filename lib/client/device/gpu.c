@@ -87,7 +87,6 @@ struct gpu_table {
     struct psc_client *client;
     struct gpu *gpus;
     struct pinned *pinned;
-    uint32_t open; /* Transfers under way. */
     bool is_dead;  /* A forked child: the driver has to be left alone. */
     char why[256]; /* The last error. */
 };
@@ -549,7 +548,7 @@ int gpu_transfer(struct gpu *g, enum gpu_direction direction,
         t->gpu = g;
         t->direction = direction;
         ps_list_push_back(&g->transfers[direction], &t->node);
-        table->open++;
+        table->client->gpu_transfers++;
         /* On failure the transfer ends by its event nevertheless. */
         (void)table->driver.call_host(g->streams[direction], wake,
                                       table->client->sock);
@@ -572,15 +571,10 @@ int gpu_delay(struct gpu *g, void *stream, const struct gpu_transfer *t)
 
 /* --------------------------------------------------------------- their end */
 
-bool gpu_is_idle(const struct psc_client *c)
-{
-    return c->gpus == NULL || c->gpus->open == 0;
-}
-
 static void end_transfer(struct psc_client *c, struct gpu_transfer *t, int rc)
 {
     ps_list_remove(&t->node);
-    c->gpus->open--;
+    c->gpu_transfers--;
     gpu_drop_event(t->gpu, t->event);
     t->event = NULL;
     t->ended(c, t, rc);
@@ -613,9 +607,6 @@ first_ended(struct gpu *g, enum gpu_direction direction, int *ret_rc)
 
 void gpu_poll(struct psc_client *c)
 {
-    if (gpu_is_idle(c)) {
-        return;
-    }
     for (struct gpu *g = c->gpus->gpus; g != NULL; g = g->next) {
         for (int d = GPU_TO_HOST; d <= GPU_TO_DEVICE; d++) {
             struct gpu_transfer *t;
@@ -630,7 +621,7 @@ void gpu_poll(struct psc_client *c)
 
 void gpu_drain(struct psc_client *c)
 {
-    while (!gpu_is_idle(c)) {
+    while (c->gpu_transfers > 0) {
         for (struct gpu *g = c->gpus->gpus; g != NULL; g = g->next) {
             if (gpu_enter(g) == 0) {
                 (void)c->gpus->driver.wait(g->streams[GPU_TO_HOST]);

@@ -98,9 +98,7 @@ PS_MUST_USE int gpu_transfer(struct gpu *g, enum gpu_direction direction,
 PS_MUST_USE int gpu_delay(struct gpu *g, void *stream,
                           const struct gpu_transfer *t);
 
-/* True if no transfer is under way. */
-bool gpu_is_idle(const struct psc_client *c);
-/* Ends transfers that are complete. */
+/* Ends transfers that are complete; the client has GPUs. */
 void gpu_poll(struct psc_client *c);
 /* Waits for all transfers and ends them. */
 void gpu_drain(struct psc_client *c);

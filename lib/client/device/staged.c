@@ -101,7 +101,6 @@ static void write_ended(struct psc_client *c, struct gpu_transfer *t, int rc)
     }
     free(w);
     op_pump(c, k);
-    op_send_barriers(c);
     op_send_stalled(c);
 }
 
