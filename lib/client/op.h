@@ -351,8 +351,9 @@ int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
                    ps_time deadline, wait_note_describe describe);
 /* As psc_op_wait(). Locked; releases the mutex while it waits. */
 int op_wait_locked(struct psc_op *op, int timeout_ms);
-/* Waits for an operation that has been started, and frees its handle. Locked;
- * releases the mutex while it waits. */
-int op_finish_locked(struct psc_op *op);
-/* The same for one that was started with `rc`. Not locked. */
+/* Frees the handle, and the operation once it has ended. Locked; releases the
+ * mutex while the result is copied. */
+void op_free_handle(struct psc_op *op);
+/* Waits for an operation that was started with `rc`, and frees its handle. Not
+ * locked. */
 int op_finish(struct psc_op *op, int rc);

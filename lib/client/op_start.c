@@ -203,9 +203,16 @@ static bool contributes_array(const struct psc_op *op)
             op->args.root == op->client->id.rank);
 }
 
-static void apply_options(struct psc_op *op, const struct psc_op_options *o,
-                          bool waited_for)
+/* A new operation with these options. NULL: no memory. */
+static struct psc_op *new_op(struct psc_client *c, enum op_kind kind,
+                             const struct psc_op_options *o, bool waited_for)
 {
+    struct psc_op *op = op_new(c, kind);
+
+    if (op == NULL) {
+        client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        return NULL;
+    }
     op->args.priority = o->priority;
     op->args.reduce = (uint8_t)o->reduce;
     op->args.root = o->root;
@@ -213,19 +220,7 @@ static void apply_options(struct psc_op *op, const struct psc_op_options *o,
     op->callback = o->callback;
     op->user = o->user;
     op->detached = !waited_for && o->callback == NULL;
-}
-
-/* Returns the stored error of an operation without handle, once. */
-static int earlier_failure(struct psc_client *c, struct key *k)
-{
-    int rc = k->rc;
-
-    if (rc != 0) {
-        client_error(c, rc, "an earlier operation on '%s' failed: %s", k->name,
-                     k->text != NULL ? k->text : ps_strerror(rc));
-        k->rc = 0;
-    }
-    return rc;
+    return op;
 }
 
 /* Arguments of a public call on a key. */
@@ -238,9 +233,30 @@ struct op_call {
     const struct psc_op_options *options;
 };
 
+/* The key and the options of a call that may be started. */
 static int check_call(struct psc_client *c, const struct op_call *a,
-                      const struct key *k, const struct psc_op_options *o)
+                      struct key **ret_key, struct psc_op_options *o)
 {
+    struct key *k = key_of(c, a->key);
+    int rc;
+
+    if (c->rc != 0) {
+        return client_error(c, c->rc, "%s", c->text);
+    }
+    if (k == NULL) {
+        return client_error(c, PSC_E_NOKEY, "no key has the number %u", a->key);
+    }
+    rc = check_op_options(c, a->options, o);
+    if (rc != 0) {
+        return rc;
+    }
+    if (k->rc != 0) { /* Of an operation without handle; returned once. */
+        rc = client_error(c, k->rc, "an earlier operation on '%s' failed: %s",
+                          k->name,
+                          k->text != NULL ? k->text : ps_strerror(k->rc));
+        k->rc = 0;
+        return rc;
+    }
     if (c->colls.join != NULL && op_is_round(a->kind) && !k->is_async) {
         return client_error(c, PSC_E_INVAL,
                             "'%s': this rank has joined; it takes part in "
@@ -257,6 +273,7 @@ static int check_call(struct psc_client *c, const struct op_call *a,
                             "whole arrays",
                             k->name, ps_reduce_name((uint8_t)o->reduce));
     }
+    *ret_key = k;
     return 0;
 }
 
@@ -337,35 +354,21 @@ static int start_locked(struct psc_client *c, const struct op_call *a,
                         struct psc_op **ret_op)
 {
     struct psc_op_options full = {0};
-    struct key *k = key_of(c, a->key);
     const void *const *srcs = &a->src;
+    struct key *k = NULL;
     uint32_t src_count;
     struct psc_op *op;
-    int rc;
+    int rc = check_call(c, a, &k, &full);
 
-    if (c->rc != 0) {
-        return client_error(c, c->rc, "%s", c->text);
-    }
-    if (k == NULL) {
-        return client_error(c, PSC_E_NOKEY, "no key has the number %u", a->key);
-    }
-    rc = check_op_options(c, a->options, &full);
-    if (rc == 0) {
-        rc = earlier_failure(c, k);
-    }
-    if (rc == 0) {
-        rc = check_call(c, a, k, &full);
-    }
     if (rc != 0) {
         return rc;
     }
-    op = op_new(c, a->kind);
+    op = new_op(c, a->kind, &full, ret_op != NULL);
     if (op == NULL) {
-        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        return PSC_E_NOMEM;
     }
     op->key = k;
     op->result.out = a->out;
-    apply_options(op, &full, ret_op != NULL);
     srcs = full.src_count > 0 ? full.srcs : srcs;
     src_count = full.src_count > 0 ? full.src_count : 1;
     rc = full.device != NULL && (contributes_array(op) || a->out != NULL)
@@ -493,11 +496,10 @@ int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
     if (rc != 0) {
         return rc;
     }
-    op = op_new(c, kind);
+    op = new_op(c, kind, &full, ret_op != NULL);
     if (op == NULL) {
-        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        return PSC_E_NOMEM;
     }
-    apply_options(op, &full, ret_op != NULL);
     if (m != NULL) {
         rc = op_number(op);
         *op_id = op->id;
@@ -530,46 +532,53 @@ int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
 
 /* ----------------------------------------------------------- start and wait */
 
+static int start_and_wait(struct psc_client *c, enum op_kind kind, uint32_t key,
+                          const void *src, void *out,
+                          const struct psc_op_options *o)
+{
+    const struct op_call a = {
+        .kind = kind, .key = key, .src = src, .out = out, .options = o};
+    struct psc_op *op = NULL;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = start_locked(c, &a, &op);
+    if (rc == 0) {
+        rc = op_wait_locked(op, PSC_WAIT_DEFAULT);
+        op_free_handle(op); /* Even after a time-out: no caller has it. */
+    }
+    client_leave(c);
+    return rc;
+}
+
 int psc_init(struct psc_client *c, uint32_t key, const void *src)
 {
-    struct psc_op *op = NULL;
-    int rc = psc_init_start(c, key, src, NULL, &op);
-
-    return op_finish(op, rc);
+    return start_and_wait(c, OP_INIT, key, src, NULL, NULL);
 }
 
 int psc_push(struct psc_client *c, uint32_t key, const void *src)
 {
-    struct psc_op *op = NULL;
-    int rc = psc_push_start(c, key, src, NULL, &op);
-
-    return op_finish(op, rc);
+    return start_and_wait(c, OP_PUSH, key, src, NULL, NULL);
 }
 
 int psc_pull(struct psc_client *c, uint32_t key, void *out)
 {
-    struct psc_op *op = NULL;
-    int rc = psc_pull_start(c, key, out, NULL, &op);
-
-    return op_finish(op, rc);
+    return start_and_wait(c, OP_PULL, key, NULL, out, NULL);
 }
 
 int psc_pushpull(struct psc_client *c, uint32_t key, const void *src, void *out)
 {
-    struct psc_op *op = NULL;
-    int rc = psc_pushpull_start(c, key, src, out, NULL, &op);
-
-    return op_finish(op, rc);
+    return start_and_wait(c, OP_PUSHPULL, key, src, out, NULL);
 }
 
 int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
                   void *out, uint32_t root)
 {
     const struct psc_op_options o = {.size = sizeof(o), .root = root};
-    struct psc_op *op = NULL;
-    int rc = psc_broadcast_start(c, key, src, out, &o, &op);
 
-    return op_finish(op, rc);
+    return start_and_wait(c, OP_BROADCAST, key, src, out, &o);
 }
 
 /* After a time-out the next call waits for the same barrier: barriers are
@@ -592,10 +601,8 @@ int psc_barrier(struct psc_client *c)
         if (rc == PSC_E_TIMEOUT && op->state != OP_DONE &&
             c->queues.late_barrier == NULL) {
             c->queues.late_barrier = op;
-        } else if (op->state == OP_DONE) {
-            op_free(op);
         } else {
-            op->detached = true;
+            op_free_handle(op);
         }
     }
     client_leave(c);

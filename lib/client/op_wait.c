@@ -603,8 +603,7 @@ int psc_op_version(struct psc_op *op, uint64_t *ret_version)
 
 /* ------------------------------------------------------ the end of a handle */
 
-/* Frees the handle: the operation, too, once it has ended. */
-static void free_handle(struct psc_op *op)
+void op_free_handle(struct psc_op *op)
 {
     struct psc_client *c = op->client;
 
@@ -631,18 +630,9 @@ void psc_op_free(struct psc_op *op)
     struct psc_client *c = op != NULL ? op->client : NULL;
 
     if (client_enter(c) == 0) {
-        free_handle(op);
+        op_free_handle(op);
         client_leave(c);
     }
-}
-
-/* Frees the handle even after a time-out, because no caller holds it. */
-int op_finish_locked(struct psc_op *op)
-{
-    int rc = op_wait_locked(op, PSC_WAIT_DEFAULT);
-
-    free_handle(op);
-    return rc;
 }
 
 int op_finish(struct psc_op *op, int rc)
@@ -653,7 +643,8 @@ int op_finish(struct psc_op *op, int rc)
         rc = client_enter(c);
     }
     if (rc == 0) {
-        rc = op_finish_locked(op);
+        rc = op_wait_locked(op, PSC_WAIT_DEFAULT);
+        op_free_handle(op);
         client_leave(c);
     }
     return rc;
