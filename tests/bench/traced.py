@@ -6,10 +6,9 @@ a call goes to another file, in the workers, the agent and the server.
     traced.py BUILD [--of psserver|psworker-agent|trace_push]
 
 BUILD/trace is the tree built with -finstrument-functions and without
-optimization; BUILD has the recorder and the worker. The first file of a
-function is that of its definition, also where the compiler has inlined it
-elsewhere. Only files of COUNTED count. With --of, also each function of that
-process, with its calls."""
+optimization; BUILD has the recorder and the worker. The file of a function is
+that of its definition, also if that is a header. Only files of COUNTED count.
+With --of, also each function of that process, with its calls."""
 
 import argparse
 import bisect
@@ -31,7 +30,10 @@ COUNTED = ("lib/core/", "lib/net/", "lib/driver/", "lib/client/", "daemons/")
 PROCESSES = ("psserver", "psworker-agent", "trace_push")
 OPTIONS = ("-Dtests=false", "-Dexamples=false", "-Ddocs=disabled",
            "-Dcuda=disabled", "-Dsystemd=disabled", "-Doptimization=0",
-           "-Ddebug=true", "-Dc_args=-finstrument-functions")
+           "-Ddebug=true",
+           # addr2line of binutils 2.40 names the wrong file for functions of a
+           # header in DWARF 5.
+           "-Dc_args=['-finstrument-functions','-gdwarf-4']")
 RECORD = struct.Struct("<QQII")  # struct record of trace_record.c.
 
 # Name: keys, bytes of each, optimizer, whether by TCP.
