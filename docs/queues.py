@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-ROW = re.compile(r"^\| (\d+) \| ([^|]+) \|(?:[^|]+\|){3} ([^|]+) \|$", re.M)
+ROW = re.compile(r"^\| (\d+) \| ([^|]+) \|(?:[^|]+\|){4} ([^|]+) \|$", re.M)
 # Colour of a limit by the effect when it is reached.
 EFFECTS = (("ends", "#d62728"), ("drops", "#d62728"), ("retries", "#ff7f0e"),
            ("refuses", "#ff7f0e"), ("pauses", "#1f77b4"),
