@@ -30,8 +30,6 @@
 
 /* -------------------------------------------------------------------- hello */
 
-/* An accepted connection without a hello is closed after this time. */
-#define HELLO_TIMEOUT  PS_SECONDS(10)
 /* The hello of an unverified agent waits this long for the scheduler to name
  * it: hello and job_state race when the agent was restarted or this server
  * joins its job. */
@@ -120,9 +118,11 @@ static void await_verification(struct ps_server_step *st,
         reject_oldest_unverified(st);
     }
     c->unverified_hello = ps_msg_dup(&msg);
-    c->listed_at = st->now;
+    c->hello_by = ps_time_add(st->now, VERIFY_TIMEOUT);
     ps_list_remove(&c->node);
     ps_list_push_back(&st->s->sessions.unverified, &c->node);
+    st->s->sessions.hello_at = ps_time_min(st->s->sessions.hello_at,
+                                           c->hello_by);
 }
 
 /* True unless the session is that of another certificate (rule H12). */
@@ -263,7 +263,7 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
                 .received = resumed ? ps_link_received(p->link) : 0,
             }});
     ps_link_open(p->link, c->id, resumed, m->received, st->now, st->fx);
-    ps_server_session_update_timer(s, p);
+    ps_server_session_use(s, p);
     ps_server_session_pump(st, p);
 }
 
@@ -305,33 +305,32 @@ static void verify_held_hellos(struct ps_server_step *st)
 
 /* ---------------------------------------------------------- time of a hello */
 
-/* Time when the first connection of the list has waited for so long. */
-static ps_time due_at(const struct ps_list *list, ps_time timeout)
+/* Time limit of the first connection in the list. */
+static ps_time first_limit(const struct ps_list *list)
 {
     const struct ps_server_conn *c = PS_LIST_FIRST(struct ps_server_conn, node,
                                                    list);
 
-    return c != NULL ? ps_time_add(c->listed_at, timeout) : PS_TIME_NEVER;
+    return c != NULL ? c->hello_by : PS_TIME_NEVER;
 }
 
 void ps_server_hello_tick(struct ps_server_step *st)
 {
-    const struct ps_server_sessions *all = &st->s->sessions;
+    struct ps_server_sessions *all = &st->s->sessions;
 
-    while (due_at(&all->handshaking, HELLO_TIMEOUT) <= st->now) {
+    if (st->now < all->hello_at) {
+        return;
+    }
+    while (first_limit(&all->handshaking) <= st->now) {
         ps_server_session_close_bad(
             st, PS_LIST_FIRST(struct ps_server_conn, node, &all->handshaking),
             "it did not say hello in time");
     }
-    while (due_at(&all->unverified, VERIFY_TIMEOUT) <= st->now) {
+    while (first_limit(&all->unverified) <= st->now) {
         reject_oldest_unverified(st);
     }
-}
-
-ps_time ps_server_hello_deadline(const struct ps_server *s)
-{
-    return ps_time_min(due_at(&s->sessions.handshaking, HELLO_TIMEOUT),
-                       due_at(&s->sessions.unverified, VERIFY_TIMEOUT));
+    all->hello_at = ps_time_min(first_limit(&all->handshaking),
+                                first_limit(&all->unverified));
 }
 
 /* --------------------------------------------------------------------- jobs */

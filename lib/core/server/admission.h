@@ -11,7 +11,6 @@ void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
 /* Closes connections without a hello in time, and rejects agents that the
  * scheduler has not named in time. */
 void ps_server_hello_tick(struct ps_server_step *st);
-ps_time ps_server_hello_deadline(const struct ps_server *s);
 
 void ps_server_job_init(struct ps_server *s);
 /* Frees all jobs with their partitions, merges, replies and migrations. */

@@ -48,11 +48,6 @@ void ps_server_memory_tick(struct ps_server *s, ps_time now)
     }
 }
 
-ps_time ps_server_memory_deadline(const struct ps_server *s)
-{
-    return ps_time_min(s->memory.read_retry_at, s->memory.trim_at);
-}
-
 /* ----------------------------------------------------------- reserved round */
 
 /* True if the reserved round is chosen and neither complete nor given up. */

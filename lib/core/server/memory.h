@@ -23,7 +23,6 @@ static inline int ps_server_memory_alloc(struct ps_server_job *job,
 }
 void ps_server_memory_init(struct ps_server *s);
 void ps_server_memory_tick(struct ps_server *s, ps_time now);
-ps_time ps_server_memory_deadline(const struct ps_server *s);
 /* A job has ended: returns the pool's free memory after a while. */
 void ps_server_memory_trim_later(struct ps_server *s);
 /* Allocates the payload of a message. PS_E_AGAIN: the frame waits;

@@ -564,19 +564,13 @@ static bool retry_starved(struct ps_server_step *st,
     return true;
 }
 
-ps_time ps_server_merge_deadline(const struct ps_server *s)
-{
-    return ps_list_empty(&s->merges.starved) ? PS_TIME_NEVER
-                                             : s->merges.starved_retry_at;
-}
-
 void ps_server_merge_tick(struct ps_server_step *st)
 {
     struct ps_list *starved = &st->s->merges.starved;
     struct ps_list_node *last = ps_list_last(starved);
     uint32_t tries = STARVED_RETRIES_MAX;
 
-    if (st->now < ps_server_merge_deadline(st->s)) {
+    if (st->now < st->s->merges.starved_retry_at) {
         return;
     }
     /* A run that stays starved does not delay those of other jobs. */
@@ -587,7 +581,9 @@ void ps_server_merge_tick(struct ps_server_step *st)
         }
         (void)retry_starved(st, PS_CONTAINER(n, struct ps_server_merge, node));
     }
-    st->s->merges.starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
+    st->s->merges.starved_retry_at = ps_list_empty(starved)
+                                         ? PS_TIME_NEVER
+                                         : ps_time_add(st->now, STARVED_WAIT);
 }
 
 static void record_computation(const struct ps_server_merge *run)

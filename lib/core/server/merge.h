@@ -38,8 +38,8 @@ struct ps_server_merge {
 struct ps_server_merges {
     struct ps_map *by_token; /* Runs with a computation. */
     uint64_t last_token;
-    struct ps_list starved; /* Runs that wait for memory. */
-    ps_time starved_retry_at;
+    struct ps_list starved;   /* Runs that wait for memory. */
+    ps_time starved_retry_at; /* PS_TIME_NEVER: none waits. */
     struct ps_fair fair;      /* Turns of jobs with waiting computations. */
     uint64_t computing_bytes; /* Cost of the computations that run. */
 };
@@ -56,7 +56,6 @@ void ps_server_on_norm_result(struct ps_server_step *st,
                               const struct ps_msg_norm_result *m);
 /* Launches starved merges again. */
 void ps_server_merge_tick(struct ps_server_step *st);
-ps_time ps_server_merge_deadline(const struct ps_server *s);
 
 /* ---------------------------------------------------------------- conflicts */
 

@@ -462,8 +462,10 @@ static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
     c->session->heard_at = st->now;
     bool fresh = ps_link_receive(c->session->link, msg, st->now, st->fx);
 
-    ps_server_session_update_timer(st->s, c->session);
-    ps_server_session_pump(st, c->session); /* Frames were acknowledged. */
+    ps_server_session_use(st->s, c->session);
+    if (c->session->turns.waiting > 0) { /* Frames were acknowledged. */
+        ps_server_session_pump(st, c->session);
+    }
     if (fresh && payload != NULL && payload->buf != NULL) {
         st->s->bytes_in += payload->len;
     }
@@ -671,6 +673,7 @@ static int server_step(void *self, const struct ps_event *ev,
 {
     struct ps_server *s = self;
     struct ps_server_step st = {.s = s, .now = ev->now, .fx = fx};
+    struct ps_server_session *used;
 
     s->now = ev->now;
     switch (ev->type) {
@@ -715,6 +718,10 @@ static int server_step(void *self, const struct ps_event *ev,
         break;
     }
     ps_server_credit_unblock_jobs(&st);
+    while ((used = PS_LIST_POP(struct ps_server_session, used_node,
+                               &s->sessions.used)) != NULL) {
+        ps_server_session_settle(s, used);
+    }
     if (s->uplink_has_changed) {
         s->uplink_at = ps_uplink_deadline(&s->uplink);
         s->uplink_has_changed = false;
@@ -725,12 +732,21 @@ static int server_step(void *self, const struct ps_event *ev,
 static ps_time server_deadline(const void *self)
 {
     const struct ps_server *s = self;
-    ps_time at = ps_time_min(s->uplink_at, ps_server_hello_deadline(s));
+    const struct ps_heap_item *session = ps_heap_peek(&s->sessions.timers);
+    const ps_time limits[] = {
+        s->uplink_at,
+        s->sessions.hello_at,
+        s->merges.starved_retry_at,
+        s->replies.flush_at,
+        s->memory.read_retry_at,
+        s->memory.trim_at,
+    };
+    ps_time at = session != NULL ? session->key : PS_TIME_NEVER;
 
-    at = ps_time_min(at, ps_server_session_deadline(s));
-    at = ps_time_min(at, ps_server_merge_deadline(s));
-    at = ps_time_min(at, s->replies.flush_at);
-    return ps_time_min(at, ps_server_memory_deadline(s));
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+        at = limits[i] < at ? limits[i] : at;
+    }
+    return at;
 }
 
 static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,

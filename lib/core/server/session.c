@@ -20,14 +20,18 @@
 
 #include <stdio.h>
 
+/* An accepted connection without a hello is closed after this time. */
+#define HELLO_TIMEOUT PS_SECONDS(10)
+
 void ps_server_session_init(struct ps_server *s)
 {
     s->sessions.conns = ps_map_new();
     ps_list_init(&s->sessions.handshaking);
     ps_list_init(&s->sessions.unverified);
+    s->sessions.hello_at = PS_TIME_NEVER;
     s->sessions.by_node = ps_map_new();
     ps_heap_init(&s->sessions.timers);
-    ps_list_init(&s->sessions.backlogged);
+    ps_list_init(&s->sessions.used);
 }
 
 /* ------------------------------------------------------------ connections */
@@ -60,21 +64,36 @@ void ps_server_session_on_open(struct ps_server_step *st,
     struct ps_server_conn *c = ps_calloc(1, sizeof(*c));
 
     c->id = conn;
-    c->listed_at = st->now;
+    c->hello_by = ps_time_add(st->now, HELLO_TIMEOUT);
     ps_peer_identity_set(&c->identity, ev->open.identity);
     c->is_by_reference = ev->open.is_by_reference;
     ps_str_copy(c->peer_text, sizeof(c->peer_text), who != NULL ? who : "?");
     ps_map_put(s->sessions.conns, conn, c);
     ps_list_push_back(&s->sessions.handshaking, &c->node);
+    s->sessions.hello_at = ps_time_min(s->sessions.hello_at, c->hello_by);
 }
 
-void ps_server_session_update_timer(struct ps_server *s,
-                                    struct ps_server_session *p)
+void ps_server_session_use(struct ps_server *s, struct ps_server_session *p)
 {
-    ps_time at = p->conn != NULL
-                     ? ps_link_deadline(p->link)
-                     : ps_time_add(p->disconnected_at, s->opt.link_linger);
+    if (!ps_list_linked(&p->used_node)) {
+        ps_list_push_back(&s->sessions.used, &p->used_node);
+    }
+}
 
+void ps_server_session_settle(struct ps_server *s, struct ps_server_session *p)
+{
+    const uint64_t memory_max = s->opt.link.memory_max; /* 0: no limit. */
+    ps_time at = 0;
+
+    p->is_backlogged |=
+        ps_link_unacked(p->link) + p->turns.waiting > PS_BACKLOG_MAX ||
+        (memory_max != 0 &&
+         ps_link_memory(p->link) + p->turns.memory > memory_max);
+    if (!p->is_backlogged) {
+        at = p->conn != NULL
+                 ? ps_link_deadline(p->link)
+                 : ps_time_add(p->disconnected_at, s->opt.link_linger);
+    }
     if (!ps_heap_linked(&p->timer) || p->timer.key != at) {
         ps_heap_update(&s->sessions.timers, &p->timer, at);
     }
@@ -89,7 +108,7 @@ static void detach_conn(struct ps_server_step *st, struct ps_server_conn *c)
         p->conn = NULL;
         p->disconnected_at = st->now;
         ps_link_close(p->link);
-        ps_server_session_update_timer(st->s, p);
+        ps_server_session_use(st->s, p);
     }
     conn_free(st->s, c);
 }
@@ -263,8 +282,8 @@ void ps_server_session_drop_credits(struct ps_server_session *p)
 static void session_free(struct ps_server *s, struct ps_server_session *p)
 {
     s->sessions.resent += ps_link_resent(p->link);
-    if (ps_list_linked(&p->list_node)) {
-        ps_list_remove(&p->list_node);
+    if (ps_list_linked(&p->used_node)) {
+        ps_list_remove(&p->used_node);
     }
     if (ps_heap_linked(&p->timer)) {
         ps_heap_remove(&s->sessions.timers, &p->timer);
@@ -356,29 +375,13 @@ struct ps_server_session *ps_server_session_new(struct ps_server *s,
     return p;
 }
 
-static uint64_t unacked_max(const struct ps_server *s)
-{
-    return s->opt.link.memory_max != 0 ? s->opt.link.memory_max : UINT64_MAX;
-}
-
-/* Lists the session to be closed if its agent takes no replies. */
-static void check_backlog(struct ps_server *s, struct ps_server_session *p)
-{
-    if (!ps_list_linked(&p->list_node) &&
-        (ps_link_unacked(p->link) + p->turns.waiting > PS_BACKLOG_MAX ||
-         ps_link_memory(p->link) + p->turns.memory > unacked_max(s))) {
-        ps_list_push_back(&s->sessions.backlogged, &p->list_node);
-    }
-}
-
 void ps_server_session_send(struct ps_server_step *st,
                             struct ps_server_session *p,
                             struct ps_packet *packet)
 {
     st->s->bytes_out += packet->payload_len;
     ps_link_send(p->link, packet, st->now, st->fx);
-    ps_server_session_update_timer(st->s, p);
-    check_backlog(st->s, p);
+    ps_server_session_use(st->s, p);
 }
 
 /* ------------------------------------------------------------ turns of jobs */
@@ -425,7 +428,7 @@ void ps_server_session_send_payload(struct ps_server_step *st,
     } else {
         queue_push(&p->turns, job, packet);
         ps_server_session_pump(st, p);
-        check_backlog(st->s, p);
+        ps_server_session_use(st->s, p);
     }
 }
 
@@ -438,7 +441,9 @@ void ps_server_session_on_sent(struct ps_server_step *st, ps_conn_id conn,
     c = ps_map_get(s->sessions.conns, conn);
     if (c != NULL && c->session != NULL && c->session->conn == c) {
         c->session->turns.unsent = queued;
-        ps_server_session_pump(st, c->session);
+        if (c->session->turns.waiting > 0) {
+            ps_server_session_pump(st, c->session);
+        }
     }
 }
 
@@ -472,9 +477,14 @@ void ps_server_session_on_ping_req(struct ps_server_step *st,
 
 static void tick_session(struct ps_server_step *st, struct ps_server_session *p)
 {
-    if (p->conn != NULL) {
+    if (p->is_backlogged) {
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "node %u does not read its answers and is forgotten",
+                       p->agent_node);
+        ps_server_session_close(st, p);
+    } else if (p->conn != NULL) {
         ps_link_tick(p->link, st->now, st->fx);
-        ps_server_session_update_timer(st->s, p);
+        ps_server_session_settle(st->s, p);
     } else {
         ps_effects_log(st->fx, PS_LOG_INFO, "agent node %u forgotten",
                        p->agent_node);
@@ -485,7 +495,6 @@ static void tick_session(struct ps_server_step *st, struct ps_server_session *p)
 void ps_server_session_tick(struct ps_server_step *st)
 {
     struct ps_server *s = st->s;
-    struct ps_server_session *p;
     size_t due = ps_map_count(s->sessions.by_node);
 
     /* Each session at most once, whatever its next deadline is. */
@@ -497,19 +506,4 @@ void ps_server_session_tick(struct ps_server_step *st)
         }
         tick_session(st, PS_CONTAINER(item, struct ps_server_session, timer));
     }
-    while ((p = PS_LIST_POP(struct ps_server_session, list_node,
-                            &s->sessions.backlogged)) != NULL) {
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "node %u does not read its answers and is forgotten",
-                       p->agent_node);
-        ps_server_session_close(st, p);
-    }
-}
-
-ps_time ps_server_session_deadline(const struct ps_server *s)
-{
-    const struct ps_heap_item *item = ps_heap_peek(&s->sessions.timers);
-    ps_time at = item != NULL ? item->key : PS_TIME_NEVER;
-
-    return ps_list_empty(&s->sessions.backlogged) ? at : 0;
 }

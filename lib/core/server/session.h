@@ -26,7 +26,7 @@ struct ps_server_conn {
      * names the agent. */
     struct ps_list_node node;
     ps_conn_id id;
-    ps_time listed_at;                 /* When `node` was listed. */
+    ps_time hello_by; /* The hello arrives, or is verified, by then. */
     struct ps_server_session *session; /* NULL: before the handshake. */
     struct ps_msg *unverified_hello;   /* Owned; NULL: none. */
     struct ps_peer_identity identity;
@@ -56,7 +56,7 @@ struct ps_server_reply_turns {
 /* An agent and the link to it. */
 struct ps_server_session {
     struct ps_heap_item timer;     /* In `timers`. */
-    struct ps_list_node list_node; /* In `backlogged`. */
+    struct ps_list_node used_node; /* In `used`. */
     uint32_t agent_node;
     uint64_t incarnation;
     uint64_t instance;
@@ -68,6 +68,7 @@ struct ps_server_session {
     struct ps_server_conn *conn; /* NULL: disconnected. */
     ps_time heard_at;            /* Arrival of the last message. */
     ps_time disconnected_at;
+    bool is_backlogged; /* Takes no replies; the next tick closes it. */
     struct ps_misuse misuse;
     struct ps_map *credits; /* struct ps_credit by generation. */
     struct ps_server_reply_turns turns;
@@ -78,11 +79,12 @@ struct ps_server_sessions {
     uint32_t streams;     /* Those of sessions that are not by reference. */
     struct ps_list handshaking;
     struct ps_list unverified; /* Connections whose hello is held. */
-    struct ps_map *by_node;    /* Sessions, by agent node. */
+    ps_time hello_at; /* No `hello_by` is before it; PS_TIME_NEVER: none. */
+    struct ps_map *by_node; /* Sessions, by agent node. */
     struct ps_heap timers;
-    struct ps_list backlogged; /* Sessions to be closed. */
-    uint64_t resent;           /* Frames sent again by freed links. */
-    uint64_t refused_frames;   /* About slots that are not the sender's. */
+    struct ps_list used;     /* Sessions whose link the step has used. */
+    uint64_t resent;         /* Frames sent again by freed links. */
+    uint64_t refused_frames; /* About slots that are not the sender's. */
 };
 
 void ps_server_session_init(struct ps_server *s);
@@ -92,7 +94,6 @@ void ps_server_session_on_ping_req(struct ps_server_step *st,
                                    const struct ps_msg_ping_req *m);
 void ps_server_session_on_closed(struct ps_server_step *st, ps_conn_id conn);
 void ps_server_session_tick(struct ps_server_step *st);
-ps_time ps_server_session_deadline(const struct ps_server *s);
 /* Adds the session of the agent that says hello. If there are too many, frees
  * the one disconnected for longest; NULL: all are connected. */
 struct ps_server_session *ps_server_session_new(struct ps_server *s,
@@ -101,8 +102,10 @@ struct ps_server_session *ps_server_session_new(struct ps_server *s,
 void ps_server_session_close(struct ps_server_step *st,
                              struct ps_server_session *p);
 /* To be called after each use of the session's link. */
-void ps_server_session_update_timer(struct ps_server *s,
-                                    struct ps_server_session *p);
+void ps_server_session_use(struct ps_server *s, struct ps_server_session *p);
+/* At the end of a step, for each session whose link was used: updates the timer
+ * and checks that the agent takes its replies. */
+void ps_server_session_settle(struct ps_server *s, struct ps_server_session *p);
 /* Closes and frees the connection; its session stays. */
 void ps_server_conn_close(struct ps_server_step *st, struct ps_server_conn *c);
 /* Logs a protocol violation of an agent and closes its connection. */

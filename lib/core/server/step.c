@@ -192,6 +192,7 @@ void ps_server_merge_init(struct ps_server *s)
 {
     s->merges.by_token = ps_map_new();
     ps_list_init(&s->merges.starved);
+    s->merges.starved_retry_at = PS_TIME_NEVER;
     ps_fair_init(&s->merges.fair);
 }
 
