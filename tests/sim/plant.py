@@ -456,15 +456,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/server: accepts messages for every slot": [
         ("lib/core/server/server.c",
-         "return q->rc == PS_E_STALE || q->rc == PS_E_NOJOB ? 0 : q->rc;",
-         "    return q->rc == PS_E_INVAL ? q->rc : 0;"),
-        ("lib/core/server/job.c",
-         "if (job->slots[slot].agent_node != p->agent_node) {",
-         "    if (job->slots[slot].agent_node == UINT32_MAX) {"),
-        ("lib/core/server/job.c",
-         "if (job->slots[slot].incarnation != p->incarnation) {",
-         "    if (job->slots[slot].agent_node == p->agent_node &&"
-         " job->slots[slot].incarnation != p->incarnation) {"),
+         "} else if (slot->agent_node != p->agent_node) {",
+         "    } else if (slot->agent_node == UINT32_MAX) {"),
+        ("lib/core/server/server.c",
+         "} else if (slot->incarnation != p->incarnation) {",
+         "    } else if (slot->agent_node == p->agent_node &&"
+         " slot->incarnation != p->incarnation) {"),
     ],
     "sched/sched: believes a server about partitions of others": [
         ("lib/core/sched/sched.c",
@@ -589,17 +586,17 @@ static void pending_free(struct ps_sched_norm *n)
          "    if (part != NULL && ps_part_has_value(part)) {"),
     ],
     "server/push: accepts a push of an earlier incarnation": [
-        ("lib/core/server/job.c",
-         "if (job->slots[slot].incarnation != p->incarnation) {",
-         "    if (job->slots[slot].incarnation < p->incarnation) {"),
+        ("lib/core/server/server.c",
+         "} else if (slot->incarnation != p->incarnation) {",
+         "    } else if (slot->incarnation < p->incarnation) {"),
         ("lib/core/server/push.c",
          "if (push->incarnation != q->from.session->incarnation) {",
          "    if (push->incarnation > q->from.session->incarnation) {"),
     ],
     "server/credit: grants no extra credit": [
         ("lib/core/server/credit.c",
-         "if (job->incomplete_rounds != 0 && job->merging_rounds == 0) {",
-         "        if (job->incomplete_rounds != 0 && job->merging_rounds + 1 == 0) {"),
+         "if (job->incomplete_rounds == 0 || job->merging_rounds != 0) {",
+         "    if (job->incomplete_rounds == 0 || job->merging_rounds + 1 != 0) {"),
     ],
     "part/credit: grants less extra credit than an agent has exceeded": [
         ("lib/core/part/credit.c",

@@ -13,7 +13,7 @@ static inline bool server_peek(const struct ps_server *s, uint64_t gen,
                                uint64_t *ret_version,
                                const struct ps_slice **ret_value)
 {
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
+    const struct ps_server_job *job = ps_map_get(s->jobs.by_gen, gen);
     const struct ps_part *part = job != NULL
                                      ? ps_store_find(&job->store, key, index)
                                      : NULL;
@@ -28,7 +28,7 @@ static inline bool server_peek(const struct ps_server *s, uint64_t gen,
 static inline uint64_t server_unmerged_bytes(const struct ps_server *s,
                                              uint64_t gen, uint32_t slot)
 {
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
+    const struct ps_server_job *job = ps_map_get(s->jobs.by_gen, gen);
 
     return job != NULL && slot < job->slot_count
                ? job->slots[slot].unmerged_bytes
@@ -49,7 +49,7 @@ struct server_credit {
 static inline bool server_peek_credit(const struct ps_server *s, uint64_t gen,
                                       uint32_t slot, struct server_credit *ret)
 {
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
+    const struct ps_server_job *job = ps_map_get(s->jobs.by_gen, gen);
 
     if (job == NULL || slot >= job->slot_count) {
         return false;

@@ -16,7 +16,7 @@ static float data[COUNT + 1];
 
 static struct ps_server_job *job_of(struct world *w)
 {
-    return ps_server_job_find(w->server, GEN);
+    return ps_map_get(w->server->jobs.by_gen, GEN);
 }
 
 /* A message with two parts: one element of key 0, and COUNT of key 1 behind it,

@@ -402,7 +402,7 @@ static void drop_unacked_values(struct ps_server_job *job)
 static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
 {
     struct ps_server *s = st->s;
-    struct ps_server_job *job = ps_server_job_find(s, m->gen);
+    struct ps_server_job *job = ps_map_get(s->jobs.by_gen, m->gen);
 
     if (!job_has_ended(s, m->gen)) {
         s->jobs.ended[s->jobs.next_ended] = m->gen;
@@ -550,7 +550,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
                             const struct ps_msg_job_state *m)
 {
     struct ps_server *s = st->s;
-    struct ps_server_job *job = ps_server_job_find(s, m->gen);
+    struct ps_server_job *job = ps_map_get(s->jobs.by_gen, m->gen);
     struct ps_optim optim = {0};
     struct ps_compression compression = {0};
 
@@ -605,7 +605,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
 void ps_server_on_job_quota(struct ps_server_step *st,
                             const struct ps_msg_job_quota *m)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
 
     if (job != NULL && m->version > job->quota.version) {
         job->quota = (struct ps_server_quota){.version = m->version,

@@ -29,7 +29,7 @@ static void evict_stale_credit(const struct ps_server *s,
     struct ps_credit *f;
 
     while ((f = ps_map_next(p->credits, &c)) != NULL) {
-        if (ps_server_job_find(s, c.key) == NULL) {
+        if (ps_map_get(s->jobs.by_gen, c.key) == NULL) {
             ps_map_remove(p->credits, c.key);
             ps_free(f);
             return;
@@ -57,15 +57,14 @@ struct ps_credit *ps_server_credit_get(struct ps_server *s,
 }
 
 void ps_server_credit_on_receive(struct ps_server *s,
-                                 struct ps_server_session *p, uint64_t gen,
-                                 uint64_t len)
+                                 const struct ps_server_request *q)
 {
-    struct ps_credit *f = ps_server_credit_get(s, p, gen);
+    struct ps_credit *f = ps_server_credit_get(s, q->from.session, q->from.gen);
     struct ps_server_job *job;
 
-    ps_credit_on_receive(f, len);
+    ps_credit_on_receive(f, q->bytes);
     if (ps_credit_is_exhausted(f)) {
-        job = ps_server_job_find(s, gen);
+        job = ps_map_get(s->jobs.by_gen, q->from.gen);
         if (job != NULL) {
             job->may_be_exhausted = true;
         }
@@ -85,34 +84,32 @@ slot_of_node(const struct ps_server_job *job, uint32_t number)
 }
 
 uint64_t ps_server_credit_announce(struct ps_server *s,
-                                   struct ps_server_session *p, uint64_t gen,
-                                   const struct ps_server_slot *slot)
+                                   const struct ps_server_recipient *to)
 {
-    struct ps_credit *f = ps_server_credit_get(s, p, gen);
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
+    struct ps_credit *f = ps_server_credit_get(s, to->session, to->gen);
+    const struct ps_server_slot *slot = to->slot;
 
-    if (slot == NULL && job != NULL) {
+    if (slot == NULL) {
+        const struct ps_server_job *job = ps_map_get(s->jobs.by_gen, to->gen);
+
         /* The message named another slot, or an incarnation not known here yet.
          * Its payload was refused and is not held: without credit for it the
          * agent could not push once it is known. */
-        slot = slot_of_node(job, p->agent_node);
+        slot = job != NULL ? slot_of_node(job, to->session->agent_node) : NULL;
     }
     return ps_credit_announce(f, slot != NULL ? slot->unmerged_bytes : 0);
 }
 
-void ps_server_credit_push_begins(struct ps_server_slot *slot)
+void ps_server_credit_push_ended(const struct ps_server_request *q)
 {
-    slot->receiving_since = slot->job->server->now;
-}
-
-void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len)
-{
+    struct ps_server_slot *slot = q->from.slot;
     struct ps_server_job *job = slot->job;
 
-    if (len > 0) {
+    ps_server_credit_mark_job(job);
+    if (q->rows == NULL && q->bytes > 0) { /* Rows are not paced. */
         slot->receiving_since = 0;
         slot->last_push_at = job->server->now;
-        (void)ps_rate_meter_add(&job->push_rate, job->server->now, len);
+        (void)ps_rate_meter_add(&job->push_rate, job->server->now, q->bytes);
     }
 }
 
@@ -129,33 +126,6 @@ static ps_time awaited_until(const struct ps_server_slot *slot)
     return since != 0 ? ps_time_add(since, ps_pacing_patience(&job->push_rate,
                                                               job->slot_count))
                       : 0;
-}
-
-/* True if the slot's unmerged bytes are too far above the slowest slot's. Never
- * true for all slots at once. */
-static bool is_ahead(const struct ps_server_slot *slot)
-{
-    const struct ps_server_job *job = slot->job;
-    struct ps_server *s = job->server;
-    const struct ps_server_slot *slowest = NULL;
-
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        const struct ps_server_slot *other = &job->slots[i];
-
-        if (other != slot && s->now < awaited_until(other) &&
-            (slowest == NULL ||
-             other->unmerged_bytes < slowest->unmerged_bytes)) {
-            slowest = other;
-        }
-    }
-    if (slowest == NULL ||
-        slot->unmerged_bytes <
-            slowest->unmerged_bytes + ps_pacing_max_lead(&job->push_rate)) {
-        return false;
-    }
-    s->memory.read_retry_at = ps_time_min(s->memory.read_retry_at,
-                                          awaited_until(slowest));
-    return true;
 }
 
 /* True if contributions of another job have arrived from the slot's agent of
@@ -177,44 +147,65 @@ static bool shares_link(const struct ps_server_slot *slot)
     return false;
 }
 
+/* Never true for all slots at once. */
 bool ps_server_credit_must_wait(const struct ps_server_slot *slot)
 {
-    return is_ahead(slot) && !shares_link(slot);
+    const struct ps_server_job *job = slot->job;
+    struct ps_server *s = job->server;
+    const struct ps_server_slot *slowest = NULL;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        const struct ps_server_slot *other = &job->slots[i];
+
+        if (other != slot && s->now < awaited_until(other) &&
+            (slowest == NULL ||
+             other->unmerged_bytes < slowest->unmerged_bytes)) {
+            slowest = other;
+        }
+    }
+    if (slowest == NULL ||
+        slot->unmerged_bytes <
+            slowest->unmerged_bytes + ps_pacing_max_lead(&job->push_rate) ||
+        shares_link(slot)) {
+        return false;
+    }
+    s->memory.read_retry_at = ps_time_min(s->memory.read_retry_at,
+                                          awaited_until(slowest));
+    return true;
 }
 
+/* With many slots the search for one that blocks takes longer than a push, and
+ * most jobs never use up a credit. */
 void ps_server_credit_mark_job(struct ps_server_job *job)
 {
-    if (!ps_list_linked(&job->node)) {
+    if (job->may_be_exhausted && !ps_list_linked(&job->node)) {
         ps_list_push_back(&job->server->jobs.credit_check, &job->node);
     }
 }
 
 /* ------------------------------------------------ credit that travels alone */
 
-static void send_credit(struct ps_server_step *st, struct ps_server_session *p,
-                        const struct ps_server_slot *slot)
+static void send_credit(struct ps_server_step *st,
+                        const struct ps_server_recipient *to)
 {
-    uint64_t gen = slot->job->gen;
     struct ps_msg m = {
         .code = PS_MSG_CREDIT,
-        .credit = {.gen = gen,
-                   .credit = ps_server_credit_announce(st->s, p, gen, slot)},
+        .credit = {.gen = to->gen,
+                   .credit = ps_server_credit_announce(st->s, to)},
     };
 
-    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+    ps_server_session_send(st, to->session, ps_packet_new(&m, NULL, 0));
 }
 
 void ps_server_credit_send_due(struct ps_server_step *st,
-                               const struct ps_server_slot *slot)
+                               const struct ps_server_recipient *to)
 {
-    struct ps_server_session *p = ps_server_slot_session(slot);
-
-    /* Otherwise the batched replies carry the credit at the next tick. */
-    if (p != NULL && ps_batch_is_empty(&slot->value_batch) &&
-        ps_batch_is_empty(&slot->commit_batch) &&
-        ps_credit_announce_due(ps_server_credit_get(st->s, p, slot->job->gen),
-                               slot->unmerged_bytes)) {
-        send_credit(st, p, slot);
+    /* Batched replies carry the credit at the next tick. */
+    if (to->session != NULL && !ps_list_linked(&to->slot->list_node) &&
+        ps_credit_announce_due(
+            ps_server_credit_get(st->s, to->session, to->gen),
+            to->slot->unmerged_bytes)) {
+        send_credit(st, to);
     }
 }
 
@@ -275,50 +266,26 @@ static bool has_exhausted_slot(const struct ps_server_job *job)
     return false;
 }
 
-static void unblock_job(struct ps_server_step *st, struct ps_server_job *job)
+void ps_server_credit_unblock(struct ps_server_step *st,
+                              struct ps_server_job *job)
 {
-    struct ps_server_slot *slot;
-
-    /* With many slots the search takes longer than a push, and most jobs never
-     * use up a credit. */
-    if (!job->may_be_exhausted) {
-        return;
+    if (job->incomplete_rounds == 0 || job->merging_rounds != 0) {
+        return; /* It waits for no contribution, or credit follows. */
     }
-    slot = slot_to_unblock(job);
+    struct ps_server_slot *slot = slot_to_unblock(job);
+
     if (slot == NULL) {
         job->may_be_exhausted = has_exhausted_slot(job);
         return;
     }
-    struct ps_server_session *p = ps_server_slot_session(slot);
-    struct ps_credit *f = ps_server_credit_get(st->s, p, job->gen);
+    const struct ps_server_recipient to = {ps_server_slot_session(slot),
+                                           job->gen, slot};
+    struct ps_credit *f = ps_server_credit_get(st->s, to.session, to.gen);
 
     /* The regular credit suffices if it lets the slot send. */
     (void)ps_credit_announce(f, slot->unmerged_bytes);
     if (ps_credit_is_exhausted(f)) {
         ps_credit_grant_extra(f);
     }
-    send_credit(st, p, slot);
-}
-
-/* Takes the next marked job that waits for contributions; NULL: none. */
-static struct ps_server_job *next_waiting_job(struct ps_server *s)
-{
-    struct ps_server_job *job;
-
-    while ((job = PS_LIST_POP(struct ps_server_job, node,
-                              &s->jobs.credit_check)) != NULL) {
-        if (job->incomplete_rounds != 0 && job->merging_rounds == 0) {
-            return job;
-        }
-    }
-    return NULL;
-}
-
-void ps_server_credit_unblock_jobs(struct ps_server_step *st)
-{
-    struct ps_server_job *job;
-
-    while ((job = next_waiting_job(st->s)) != NULL) {
-        unblock_job(st, job);
-    }
+    send_credit(st, &to);
 }

@@ -4,30 +4,29 @@
 
 #include "core/server/job.h"
 
-/* Counts `len` bytes of a push of the job that have arrived on the link. */
+/* Counts the bytes of a push that have arrived on the link. */
 void ps_server_credit_on_receive(struct ps_server *s,
-                                 struct ps_server_session *p, uint64_t gen,
-                                 uint64_t len);
+                                 const struct ps_server_request *q);
 /* Returns the job's credit on the session's link, created on first use. */
 struct ps_credit *ps_server_credit_get(struct ps_server *s,
                                        struct ps_server_session *p,
                                        uint64_t gen);
-/* Returns the credit to announce in a reply. `slot` NULL: not known. */
+/* Returns the credit to announce in a reply. */
 uint64_t ps_server_credit_announce(struct ps_server *s,
-                                   struct ps_server_session *p, uint64_t gen,
-                                   const struct ps_server_slot *slot);
-/* Start and end of the arrival of a push with `len` payload bytes. */
-void ps_server_credit_push_begins(struct ps_server_slot *slot);
-void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len);
+                                   const struct ps_server_recipient *to);
+/* A push of a known slot has arrived. */
+void ps_server_credit_push_ended(const struct ps_server_request *q);
 /* Pacing: true if the slot's push has to wait, because its unmerged bytes are
  * too far above the slowest slot's, and no other job shares its link. */
 bool ps_server_credit_must_wait(const struct ps_server_slot *slot);
 /* The job may have become one that waits for a slot without credit. */
 void ps_server_credit_mark_job(struct ps_server_job *job);
-/* Sends the credit alone if it is due and no batched reply will carry it. */
+/* Sends the credit alone if it is due and no batched reply will carry it, to a
+ * slot that may be disconnected. */
 void ps_server_credit_send_due(struct ps_server_step *st,
-                               const struct ps_server_slot *slot);
-/* At the end of a step, for each marked job whose open rounds lack
- * contributions while nothing is merged (rule C4): grants credit to a slot that
+                               const struct ps_server_recipient *to);
+/* At the end of a step, for each marked job: if its open rounds lack
+ * contributions while nothing is merged (rule C4), grants credit to a slot that
  * they lack and whose credit is exhausted. */
-void ps_server_credit_unblock_jobs(struct ps_server_step *st);
+void ps_server_credit_unblock(struct ps_server_step *st,
+                              struct ps_server_job *job);

@@ -12,29 +12,6 @@
 #include "core/base/peer.h"
 #include "core/server/inner.h"
 
-struct ps_server_job *ps_server_job_find(const struct ps_server *s,
-                                         uint64_t gen)
-{
-    return ps_map_get(s->jobs.by_gen, gen);
-}
-
-int ps_server_job_find_slot(struct ps_server_job *job,
-                            const struct ps_server_session *p, uint32_t slot,
-                            struct ps_server_slot **ret_slot)
-{
-    if (slot >= job->slot_count) {
-        return PS_E_INVAL;
-    }
-    if (job->slots[slot].agent_node != p->agent_node) {
-        return PS_E_PERM;
-    }
-    if (job->slots[slot].incarnation != p->incarnation) {
-        return PS_E_STALE;
-    }
-    *ret_slot = &job->slots[slot];
-    return 0;
-}
-
 struct ps_server_session *
 ps_server_slot_session(const struct ps_server_slot *slot)
 {
@@ -113,7 +90,7 @@ void ps_server_read_recording(const struct ps_server *s,
                               struct ps_rec_trace_entry *list,
                               struct ps_msg_trace_entries *ret)
 {
-    const struct ps_server_job *job = ps_server_job_find(s, m->gen);
+    const struct ps_server_job *job = ps_map_get(s->jobs.by_gen, m->gen);
     const struct ps_server_profile *p = job != NULL ? &job->profile : NULL;
     struct ps_msg_trace_get of = *m;
 

@@ -118,7 +118,8 @@ struct ps_server_recipient {
 struct ps_server_request {
     const struct ps_msg *msg;
     struct ps_server_recipient from;
-    int rc; /* Why from.slot is NULL. */
+    int rc;          /* Why from.slot is NULL. */
+    bool is_foreign; /* It names a slot that is not its sender's (rule A4). */
     /* Parts of arrays, or rows; the other list is NULL. */
     const struct ps_rec_part *parts;
     const struct ps_rec_rows *rows;
@@ -144,13 +145,6 @@ ps_server_request_part(const struct ps_server_request *q, uint32_t i)
 
 /* ----------------------------------------------------------------- look-ups */
 
-struct ps_server_job *ps_server_job_find(const struct ps_server *s,
-                                         uint64_t gen);
-/* Finds a slot for a message of the session. PS_E_INVAL: no such slot;
- * PS_E_PERM: slot of another node; PS_E_STALE: another incarnation. */
-int ps_server_job_find_slot(struct ps_server_job *job,
-                            const struct ps_server_session *p, uint32_t slot,
-                            struct ps_server_slot **ret_slot);
 /* The slot in which the scheduler has named this process as an agent of a job;
  * NULL: there is none. */
 const struct ps_server_slot *

@@ -96,10 +96,6 @@ extern const struct ps_server_contribution_kind ps_server_async_kind;
 
 /* -------------------------------------------------------------- dense parts */
 
-/* Sums the payload bytes of all parts. False if a part has an unknown element
- * type, or encoded bytes that do not fit its elements. */
-bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
-                           uint64_t *ret_bytes);
 /* Keeps the bytes of one part of the payload. Refers to the frame, or copies if
  * the elements are not aligned or are a small share of the frame's memory. The
  * caller gets a reference. PS_E_NOMEM. */

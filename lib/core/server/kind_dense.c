@@ -15,25 +15,6 @@
 /* The inverse of the least share of a frame that is kept without a copy. */
 #define ZERO_COPY_SHARE 4u
 
-bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
-                           uint64_t *ret_bytes)
-{
-    uint64_t total = 0; /* 256 parts of 2^35 bytes do not overflow. */
-
-    for (uint32_t i = 0; i < count; i++) {
-        /* One code for each worker of a node, at most. */
-        if (ps_dtype_size(part[i].dtype) == 0 ||
-            (part[i].codec != PS_CODEC_NONE &&
-             (part[i].dtype != PS_DTYPE_FLOAT32 || part[i].count == 0 ||
-              part[i].encoded_bytes > PS_PAYLOAD_MAX))) {
-            return false;
-        }
-        total += ps_part_payload_bytes(&part[i]);
-    }
-    *ret_bytes = total;
-    return true;
-}
-
 int ps_server_parts_retain(struct ps_server_job *job,
                            const struct ps_slice *payload, uint64_t offset,
                            const struct ps_rec_part *part,

@@ -176,7 +176,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
                                              q->msg->abort_round.retry);
     }
     ps_server_refusal_send(st, &q->from, &refusal);
-    ps_server_credit_send_due(st, q->from.slot);
+    ps_server_credit_send_due(st, &q->from);
 }
 
 /* -------------------------------------------------------------- publication */
@@ -645,7 +645,7 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
 void ps_server_on_norm_result(struct ps_server_step *st,
                               const struct ps_msg_norm_result *m)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
     struct ps_server_merge *run = job != NULL
                                       ? ps_map_get(job->norm_waits, m->key)
                                       : NULL;

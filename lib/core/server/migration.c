@@ -307,7 +307,7 @@ void ps_server_migration_on_merged(struct ps_server_step *st,
 void ps_server_on_part_read(struct ps_server_step *st,
                             const struct ps_msg_part_read *m)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
     struct ps_server_migration *mv;
 
     if (job == NULL) {

@@ -431,9 +431,8 @@ void ps_server_on_push(struct ps_server_step *st,
                        const struct ps_server_request *q)
 {
     const struct ps_server_push push = read_push(q);
-    struct ps_server_slot *slot = q->from.slot;
 
-    ps_server_credit_on_receive(st->s, q->from.session, q->from.gen, q->bytes);
+    ps_server_credit_on_receive(st->s, q);
 
     int rc = check_push(&push);
 
@@ -441,10 +440,7 @@ void ps_server_on_push(struct ps_server_step *st,
         ps_server_refuse(st, q, rc);
         return;
     }
-    ps_server_credit_mark_job(slot->job);
-    if (q->rows == NULL) { /* Rows are not paced. */
-        ps_server_credit_push_ended(slot, q->bytes);
-    }
+    ps_server_credit_push_ended(q);
     accept_contributions(st, &push);
-    ps_server_credit_send_due(st, slot);
+    ps_server_credit_send_due(st, &q->from);
 }

@@ -31,46 +31,43 @@ struct ps_rec_part ps_server_part_record(const struct ps_part *part,
 }
 
 /* Sends values, or commits of versions. */
-static void send_batch(struct ps_server_step *st, struct ps_server_slot *slot,
+static void send_batch(struct ps_server_step *st,
+                       const struct ps_server_recipient *to,
                        const struct ps_batch *g, bool has_values)
 {
-    struct ps_server_session *p = ps_server_slot_session(slot);
-    const uint64_t gen = slot->job->gen;
-
-    if (p == NULL) {
-        return; /* The agent asks again after it connects. */
-    }
-    const uint64_t credit = ps_server_credit_announce(st->s, p, gen, slot);
+    const uint64_t credit = ps_server_credit_announce(st->s, to);
 
     if (has_values) {
         const struct ps_msg m = {.code = PS_MSG_VALUE,
-                                 .value = {.gen = gen,
+                                 .value = {.gen = to->gen,
                                            .epoch = st->s->epoch,
                                            .credit = credit,
                                            .parts = g->parts,
                                            .parts_count = g->part_count}};
 
         ps_server_session_send_payload(
-            st, p, slot->job, ps_packet_new(&m, g->slices, g->slice_count));
+            st, to->session, to->slot->job,
+            ps_packet_new(&m, g->slices, g->slice_count));
     } else {
         const struct ps_msg m = {.code = PS_MSG_COMMIT,
-                                 .commit = {.gen = gen,
+                                 .commit = {.gen = to->gen,
                                             .epoch = st->s->epoch,
                                             .credit = credit,
                                             .parts = g->parts,
                                             .parts_count = g->part_count}};
 
-        ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+        ps_server_session_send(st, to->session, ps_packet_new(&m, NULL, 0));
     }
 }
 
 /* ------------------------------------------------------------------ batches */
 
-static void flush_batch(struct ps_server_step *st, struct ps_server_slot *slot,
+static void flush_batch(struct ps_server_step *st,
+                        const struct ps_server_recipient *to,
                         struct ps_batch *g)
 {
     if (!ps_batch_is_empty(g)) {
-        send_batch(st, slot, g, g == &slot->value_batch);
+        send_batch(st, to, g, g == &to->slot->value_batch);
         ps_batch_fini(g);
     }
 }
@@ -80,14 +77,16 @@ void ps_server_reply_part(struct ps_server_step *st,
                           const struct ps_part *part, bool want,
                           uint64_t version)
 {
+    const struct ps_server_recipient to = {ps_server_slot_session(slot),
+                                           slot->job->gen, slot};
     const bool has_value = want && ps_part_has_value(part);
     struct ps_batch *g = has_value ? &slot->value_batch : &slot->commit_batch;
     struct ps_rec_part rec = ps_server_part_record(
         part, has_value ? part->image.version : version);
     struct ps_slice bytes = {0};
 
-    if (ps_server_slot_session(slot) == NULL) {
-        return;
+    if (to.session == NULL) {
+        return; /* The agent asks again after it connects. */
     }
     if (has_value) {
         bytes = part->buffers[PS_PART_BUFFER_ENCODED];
@@ -104,11 +103,11 @@ void ps_server_reply_part(struct ps_server_step *st,
                                .part_count = 1,
                                .slice_count = has_value ? 1 : 0};
 
-        send_batch(st, slot, &one, has_value);
+        send_batch(st, &to, &one, has_value);
         return;
     }
     if (!ps_batch_has_room(g, bytes.len)) {
-        flush_batch(st, slot, g);
+        flush_batch(st, &to, g);
     }
     ps_batch_add(g, &rec, has_value ? &bytes : NULL);
     if (!ps_list_linked(&slot->list_node)) { /* Sent at the next tick. */
@@ -129,8 +128,16 @@ void ps_server_reply_flush(struct ps_server_step *st)
 
     while ((slot = PS_LIST_POP(struct ps_server_slot, list_node,
                                &st->s->replies.batching_slots)) != NULL) {
-        flush_batch(st, slot, &slot->value_batch);
-        flush_batch(st, slot, &slot->commit_batch);
+        const struct ps_server_recipient to = {ps_server_slot_session(slot),
+                                               slot->job->gen, slot};
+
+        if (to.session != NULL) {
+            flush_batch(st, &to, &slot->value_batch);
+            flush_batch(st, &to, &slot->commit_batch);
+        } else {
+            ps_batch_fini(&slot->value_batch);
+            ps_batch_fini(&slot->commit_batch);
+        }
     }
     st->s->replies.flush_at = PS_TIME_NEVER;
 }
@@ -230,8 +237,7 @@ void ps_server_refusal_send(struct ps_server_step *st,
             .code = PS_MSG_REFUSE,
             .refuse = {.gen = to->gen,
                        .epoch = st->s->epoch,
-                       .credit = ps_server_credit_announce(st->s, to->session,
-                                                           to->gen, to->slot),
+                       .credit = ps_server_credit_announce(st->s, to),
                        .error = rc,
                        .text = rc == r->text_rc ? r->text : refusal_text(rc),
                        .parts = &r->parts[at],

@@ -315,7 +315,7 @@ void ps_server_on_part_chunk(struct ps_server_step *st,
                              const struct ps_msg_part_chunk *m,
                              const struct ps_slice *payload)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
     const size_t len = payload != NULL && payload->buf != NULL ? payload->len
                                                                : 0;
     struct ps_server_migration *mv;
@@ -466,7 +466,7 @@ static int end_migration(struct ps_server_step *st, struct ps_server_job *job,
 void ps_server_on_part_end(struct ps_server_step *st,
                            const struct ps_msg_part_end *m)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
     struct ps_server_migration *mv =
         job != NULL ? ps_server_migration_find_ending(job, m->migration, m->key,
                                                       m->index)

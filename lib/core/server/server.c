@@ -307,61 +307,80 @@ static struct ps_server_request read_request(const struct ps_server *s,
     if (!ps_msg_subject(msg, &about)) {
         return q;
     }
-    struct ps_server_job *job = ps_server_job_find(s, about.gen);
-
     q.from.gen = about.gen;
-    q.rc = job != NULL
-               ? ps_server_job_find_slot(job, p, about.slot, &q.from.slot)
-               : PS_E_NOJOB;
     q.count = about.part_count;
     q.parts = has_rows ? NULL : (const void *)about.parts;
     q.rows = has_rows ? (const void *)about.parts : NULL;
-    return q;
-}
 
-/* Rule A4: 0 if the message names a slot of its sender, or a job or incarnation
- * that is not known here; that one may be on its way. Slots belong to their
- * nodes for as long as the job lives, so no honest agent names another's. */
-static int check_slot(const struct ps_server_request *q)
-{
-    return q->rc == PS_E_STALE || q->rc == PS_E_NOJOB ? 0 : q->rc;
+    struct ps_server_job *job = ps_map_get(s->jobs.by_gen, about.gen);
+    struct ps_server_slot *slot = job != NULL && about.slot < job->slot_count
+                                      ? &job->slots[about.slot]
+                                      : NULL;
+
+    if (job == NULL) {
+        q.rc = PS_E_NOJOB;
+    } else if (slot == NULL) {
+        q.rc = PS_E_INVAL;
+    } else if (slot->agent_node != p->agent_node) {
+        q.rc = PS_E_PERM;
+    } else if (slot->incarnation != p->incarnation) {
+        q.rc = PS_E_STALE;
+    } else {
+        q.from.slot = slot;
+    }
+    /* A job or an incarnation may be on its way here. Slots belong to their
+     * nodes for as long as the job lives, so no honest agent names another's. */
+    q.is_foreign = q.rc == PS_E_INVAL || q.rc == PS_E_PERM;
+    return q;
 }
 
 /* Sums the bytes that the parts state. False: they are malformed. */
 static bool sum_bytes(struct ps_server_request *q)
 {
-    if (q->count == 0) {
-        return false;
-    }
-    switch (q->msg->code) {
-    case PS_MSG_STATE_PUT:
-        if (q->parts->codec != PS_CODEC_NONE) {
-            return false;
-        }
-        return ps_server_parts_bytes(q->parts, q->count, &q->bytes);
+    const enum ps_msg_code code = q->msg->code;
+
+    switch (code) {
     case PS_MSG_PUSH:
     case PS_MSG_INIT:
     case PS_MSG_RESTORE:
-        return ps_server_parts_bytes(q->parts, q->count, &q->bytes);
+    case PS_MSG_STATE_PUT:
+        break;
     case PS_MSG_PUSH_ROWS:
     case PS_MSG_PULL_ROWS:
-        return ps_server_rows_bytes(
-            q->rows, q->count, q->msg->code == PS_MSG_PUSH_ROWS, &q->bytes);
+        return q->count > 0 &&
+               ps_server_rows_bytes(q->rows, q->count, code == PS_MSG_PUSH_ROWS,
+                                    &q->bytes);
     default:
-        return true; /* No payload. */
+        return q->count > 0; /* No payload. */
     }
+    /* 256 parts of 2^35 bytes do not overflow. */
+    for (uint32_t i = 0; i < q->count; i++) {
+        const struct ps_rec_part *part = &q->parts[i];
+
+        /* One code for each worker of a node, at most. */
+        if (ps_dtype_size(part->dtype) == 0 ||
+            (part->codec != PS_CODEC_NONE &&
+             (part->dtype != PS_DTYPE_FLOAT32 || part->count == 0 ||
+              part->encoded_bytes > PS_PAYLOAD_MAX ||
+              code == PS_MSG_STATE_PUT))) {
+            return false;
+        }
+        q->bytes += ps_part_payload_bytes(part);
+    }
+    return q->count > 0;
 }
 
 /* Refuses a message about what is not the sender's, without an answer. */
-static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_server_request *q)
+static void refuse_foreign(struct ps_server_step *st, struct ps_server_conn *c,
+                           const struct ps_server_request *q)
 {
+    const struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen,
+                                                 q->from.gen);
     struct ps_server_session *p = c->session;
     struct ps_msg_subject about;
 
-    if (check_slot(q) == 0 || !ps_msg_subject(q->msg, &about)) {
-        return true;
-    }
+    (void)ps_msg_subject(q->msg, &about);
+
     struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
     struct ps_str who = PS_STR_ROOM(PS_NAME_MAX + 32);
 
@@ -369,13 +388,11 @@ static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
     ps_str_addf(&text,
                 "sent a message (%s) for slot %u of job %s, which is not its "
                 "own",
-                ps_msg_name(q->msg->code), about.slot,
-                ps_server_job_find(st->s, about.gen)->name);
+                ps_msg_name(q->msg->code), about.slot, job->name);
     ps_str_addf(&who, "agent %s (node %u)", p->name, p->agent_node);
     if (ps_misuse_add(&p->misuse, st->now, st->fx, who.data, text.data)) {
         ps_server_conn_close(st, c);
     }
-    return false;
 }
 
 /* Messages of agents about partitions: who handles one, and who refuses one for
@@ -418,8 +435,8 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
     } else if (!is_known) {
         ps_server_session_close_bad(
             st, c, "it sent a message that is not for a server");
-    } else if (!check_authority(st, c, &q)) {
-        return;
+    } else if (q.is_foreign) {
+        refuse_foreign(st, c, &q);
     } else if (!sum_bytes(&q) || discard_reason == PS_E_PROTO ||
                (q.bytes > 0) != (payload != NULL) ||
                (payload != NULL && payload->buf != NULL &&
@@ -481,7 +498,7 @@ static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
 static int check_payload(struct ps_server *s, struct ps_server_request *q,
                          uint64_t len)
 {
-    if (check_slot(q) != 0) {
+    if (q->is_foreign) {
         return q->rc;
     }
     if (len > PS_PAYLOAD_MAX || !sum_bytes(q) || q->bytes != len) {
@@ -524,7 +541,7 @@ static int agent_payload(struct ps_server *s, ps_conn_id conn,
     }
     rc = ps_server_memory_alloc_payload(s, &q, ret_slice);
     if (rc == 0 && msg->code == PS_MSG_PUSH) {
-        ps_server_credit_push_begins(q.from.slot);
+        q.from.slot->receiving_since = s->now;
     }
     return rc;
 }
@@ -674,6 +691,7 @@ static int server_step(void *self, const struct ps_event *ev,
     struct ps_server *s = self;
     struct ps_server_step st = {.s = s, .now = ev->now, .fx = fx};
     struct ps_server_session *used;
+    struct ps_server_job *job;
 
     s->now = ev->now;
     switch (ev->type) {
@@ -717,7 +735,10 @@ static int server_step(void *self, const struct ps_event *ev,
     case PS_EV_OPS:
         break;
     }
-    ps_server_credit_unblock_jobs(&st);
+    while ((job = PS_LIST_POP(struct ps_server_job, node,
+                              &s->jobs.credit_check)) != NULL) {
+        ps_server_credit_unblock(&st, job);
+    }
     while ((used = PS_LIST_POP(struct ps_server_session, used_node,
                                &s->sessions.used)) != NULL) {
         ps_server_session_settle(s, used);

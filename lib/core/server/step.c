@@ -623,7 +623,11 @@ static void release_contributions(struct ps_server_step *st,
     }
     ps_round_release_payloads(round);
     for (uint32_t i = 0; i < job->slot_count; i++) {
-        ps_server_credit_send_due(st, &job->slots[i]);
+        struct ps_server_slot *slot = &job->slots[i];
+
+        ps_server_credit_send_due(
+            st, &(struct ps_server_recipient){ps_server_slot_session(slot),
+                                              job->gen, slot});
     }
 }
 
