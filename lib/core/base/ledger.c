@@ -36,9 +36,11 @@ static const char *const account_kind_names[PS_ACCOUNT_KIND_COUNT] = {
 void ps_account_init(struct ps_account *a, enum ps_account_kind kind,
                      const char *name, const struct ps_account_limits *limits)
 {
+    static const struct ps_account_limits no_limits;
     struct ps_str s;
 
-    *a = (struct ps_account){.kind = kind, .limits = limits};
+    *a = (struct ps_account){.kind = kind,
+                             .limits = limits != NULL ? limits : &no_limits};
     a->chain[0] = a;
     a->chain_count = 1;
     ps_list_init(&a->descendants);
@@ -71,16 +73,6 @@ static bool has_ancestor(const struct ps_account *a, const struct ps_account *b)
     return false;
 }
 
-static void add_used(struct ps_account *a, enum ps_cost cost, uint64_t amount)
-{
-    struct ps_account_cost *c = &a->cost[cost];
-
-    c->used += amount;
-    if (c->used > c->peak) {
-        c->peak = c->used;
-    }
-}
-
 /* Adds an ancestor that `a` does not have yet. */
 static void add_ancestor(struct ps_account *a, struct ps_account *ancestor)
 {
@@ -88,7 +80,10 @@ static void add_ancestor(struct ps_account *a, struct ps_account *ancestor)
     a->chain[a->chain_count++] = ancestor;
     ancestor->child_count++;
     for (uint32_t i = 0; i < PS_COST_COUNT; i++) {
-        add_used(ancestor, i, a->cost[i].used);
+        struct ps_account_cost *c = &ancestor->cost[i];
+
+        c->used += a->cost[i].used;
+        c->peak = ps_max_u64(c->peak, c->used);
     }
     if (ancestor->chain_count == 1 && !ps_list_linked(&a->node)) {
         ps_list_push_back(&ancestor->descendants, &a->node);
@@ -108,23 +103,12 @@ void ps_account_add_parent(struct ps_account *a, struct ps_account *parent)
 
 /* ------------------------------------------------------------- charges */
 
-static uint64_t cost_limit(const struct ps_account *a, enum ps_cost cost)
-{
-    return a->limits == NULL ? 0 : a->limits->limit[cost].max;
-}
-
-static uint64_t cost_available(const struct ps_account *a, enum ps_cost cost)
-{
-    const uint64_t max = cost_limit(a, cost);
-    const uint64_t used = a->cost[cost].used;
-
-    return max == 0 ? UINT64_MAX - used : used < max ? max - used : 0;
-}
-
 static void record_refusal(struct ps_account *a, const struct ps_account *by,
                            enum ps_cost cost, uint64_t amount,
                            struct ps_refusal *ret_refusal)
 {
+    const struct ps_account_limit *limit = &by->limits->limit[cost];
+
     for (uint32_t i = 0; i < a->chain_count; i++) {
         a->chain[i]->cost[cost].refused++;
     }
@@ -136,8 +120,8 @@ static void record_refusal(struct ps_account *a, const struct ps_account *by,
         .cost = cost,
         .used = by->cost[cost].used,
         .amount = amount,
-        .max = cost_limit(by, cost) == 0 ? UINT64_MAX : cost_limit(by, cost),
-        .option = by->limits == NULL ? NULL : by->limits->limit[cost].option,
+        .max = limit->max == 0 ? UINT64_MAX : limit->max,
+        .option = limit->option,
     };
     ps_str_copy(ret_refusal->name, sizeof(ret_refusal->name), by->name);
 }
@@ -146,8 +130,13 @@ int ps_account_check(struct ps_account *a, enum ps_cost cost, uint64_t amount,
                      struct ps_refusal *ret_refusal)
 {
     for (uint32_t i = 0; i < a->chain_count; i++) {
-        if (amount > cost_available(a->chain[i], cost)) {
-            record_refusal(a, a->chain[i], cost, amount, ret_refusal);
+        const struct ps_account *by = a->chain[i];
+        const uint64_t used = by->cost[cost].used;
+        const uint64_t limit = by->limits->limit[cost].max;
+        const uint64_t max = limit == 0 ? UINT64_MAX : limit;
+
+        if (amount > (used < max ? max - used : 0)) {
+            record_refusal(a, by, cost, amount, ret_refusal);
             return PS_E_FULL;
         }
     }
@@ -186,7 +175,10 @@ void ps_account_charge_unchecked(struct ps_account *a, enum ps_cost cost,
                                  uint64_t amount)
 {
     for (uint32_t i = 0; i < a->chain_count; i++) {
-        add_used(a->chain[i], cost, amount);
+        struct ps_account_cost *c = &a->chain[i]->cost[cost];
+
+        c->used += amount;
+        c->peak = ps_max_u64(c->peak, c->used);
     }
 }
 
@@ -252,7 +244,7 @@ void ps_refusal_text(const struct ps_refusal *r, struct ps_str *out)
 /* Millionths of the limit; 0 without a limit. */
 static uint64_t limit_share(const struct ps_ledger_row *r)
 {
-    const uint64_t max = cost_limit(r->account, r->cost);
+    const uint64_t max = r->account->limits->limit[r->cost].max;
 
     return max == 0 ? 0
                     : (uint64_t)((double)r->account->cost[r->cost].used /
@@ -332,7 +324,7 @@ uint32_t ps_ledger_records(const struct ps_account *daemon,
             .cost = cost_kinds[rows[i].cost].name,
             .used = c->used,
             .peak = c->peak,
-            .limit = cost_limit(a, rows[i].cost),
+            .limit = a->limits->limit[rows[i].cost].max,
             .refused = c->refused};
     }
     return count;

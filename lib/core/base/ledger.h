@@ -80,7 +80,7 @@ struct ps_account {
     uint32_t child_count; /* Accounts that have this one as an ancestor. */
     /* This account, then its ancestors. */
     struct ps_account *chain[PS_ACCOUNT_CHAIN_MAX];
-    const struct ps_account_limits *limits; /* NULL: no limits. */
+    const struct ps_account_limits *limits; /* All 0: no limits. */
     struct ps_account_cost cost[PS_COST_COUNT];
     struct ps_list_node node; /* Link in the root's `descendants`. */
     /* Of a root (account without ancestors): all accounts below it. */
