@@ -213,18 +213,18 @@ struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
 
 /* -------------------------------------------------------------- duplicates */
 
-/* A number's bit is cleared when `received` advances over it, so a position is
- * free again before the next number with the same position can enter the window
- * (rule L6). */
+/* Numbers that arrived before an earlier one are marked. A mark is removed when
+ * `received` advances over it, so a position is free again before the next
+ * number with the same position can enter the window (rule L6). */
 
-static uint64_t seen_mask(uint64_t seq)
+static bool is_marked(const struct ps_dedup *d, uint64_t seq)
 {
-    return UINT64_C(1) << (seq % 64);
+    return (d->seen[seq % PS_LINK_IN_FLIGHT_MAX / 64] >> seq % 64 & 1) != 0;
 }
 
-static uint32_t seen_word(uint64_t seq)
+static void flip_mark(struct ps_dedup *d, uint64_t seq)
 {
-    return (uint32_t)(seq % PS_LINK_IN_FLIGHT_MAX / 64);
+    d->seen[seq % PS_LINK_IN_FLIGHT_MAX / 64] ^= UINT64_C(1) << seq % 64;
 }
 
 void ps_dedup_reset(struct ps_dedup *d)
@@ -235,7 +235,7 @@ void ps_dedup_reset(struct ps_dedup *d)
 bool ps_dedup_is_new(const struct ps_dedup *d, uint64_t seq)
 {
     return seq > d->received && seq - d->received <= PS_LINK_IN_FLIGHT_MAX &&
-           (d->seen[seen_word(seq)] & seen_mask(seq)) == 0;
+           !is_marked(d, seq);
 }
 
 bool ps_dedup_add(struct ps_dedup *d, uint64_t seq)
@@ -243,11 +243,14 @@ bool ps_dedup_add(struct ps_dedup *d, uint64_t seq)
     if (!ps_dedup_is_new(d, seq)) {
         return false;
     }
-    d->seen[seen_word(seq)] |= seen_mask(seq);
-    for (uint64_t next = d->received + 1;
-         (d->seen[seen_word(next)] & seen_mask(next)) != 0; next++) {
-        d->seen[seen_word(next)] &= ~seen_mask(next);
-        d->received = next;
+    if (seq != d->received + 1) {
+        flip_mark(d, seq);
+        return true;
+    }
+    d->received = seq;
+    while (is_marked(d, d->received + 1)) {
+        d->received++;
+        flip_mark(d, d->received);
     }
     return true;
 }
