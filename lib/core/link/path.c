@@ -196,9 +196,14 @@ static struct ps_path *choose_path(struct ps_path_link *link,
     return best;
 }
 
-/* Releases the records of acknowledged frames. */
-static void release_acked(struct ps_path_link *link)
+/* Accepts an acknowledgement, and releases the records of the frames. Any value
+ * is allowed: the peer chose it. */
+static void path_link_accept_ack(struct ps_path_link *link, uint64_t ack)
 {
+    if (ack <= link->acked || ack > link->seq_max) {
+        return;
+    }
+    link->acked = ack;
     PS_LIST_EACH_OF(struct ps_path, p, node, &link->paths)
     {
         while (p->record_count > 0 &&
@@ -206,18 +211,6 @@ static void release_acked(struct ps_path_link *link)
             ps_packet_unref(record_pop(p).packet);
         }
     }
-}
-
-/* Bytes queued on all connections. */
-static uint64_t queued_bytes(const struct ps_path_link *link)
-{
-    uint64_t queued = 0;
-
-    PS_LIST_EACH_OF(const struct ps_path, p, node, &link->paths)
-    {
-        queued += p->queued;
-    }
-    return queued;
 }
 
 /* -------------------------------------------------------------------- life */
@@ -414,7 +407,9 @@ struct ps_path_choice ps_path_choose(struct ps_path *main, struct ps_msg *msg,
 
     link->seq_max = ps_max_u64(link->seq_max, msg->seq);
     if (!again && packet->payload_len >= link->multipath->opt.payload_min) {
-        choice.path = choose_path(link, msg, packet);
+        if (link->path_count > 1) {
+            choice.path = choose_path(link, msg, packet);
+        }
         choice.path->payload_given += packet->payload_len;
     }
     return choice;
@@ -428,8 +423,12 @@ bool ps_path_sent(struct ps_path *p, uint64_t queued, struct ps_event *ev)
     if (link == NULL) {
         return false;
     }
-    *ev = (struct ps_event){.type = PS_EV_SENT, .conn = link->main->id};
-    ev->sent.queued = queued_bytes(link);
+    *ev = (struct ps_event){
+        .type = PS_EV_SENT, .conn = link->main->id, .sent = {.queued = 0}};
+    PS_LIST_EACH_OF(const struct ps_path, one, node, &link->paths)
+    {
+        ev->sent.queued += one->queued;
+    }
     return true;
 }
 
@@ -521,15 +520,6 @@ bool ps_path_join(struct ps_path *p, ps_conn_id id, struct ps_path *main,
 }
 
 /* --------------------------------------------------------------- receiving */
-
-/* Accepts an acknowledgement. Any value is allowed: the peer chose it. */
-static void path_link_accept_ack(struct ps_path_link *link, uint64_t ack)
-{
-    if (ack > link->acked && ack <= link->seq_max) {
-        link->acked = ack;
-        release_acked(link);
-    }
-}
 
 static enum ps_path_verdict path_receive_on_subflow(struct ps_path *p,
                                                     const struct ps_msg *msg,
