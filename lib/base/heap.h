@@ -26,6 +26,11 @@ void ps_heap_fini(struct ps_heap *h);
 void ps_heap_push(struct ps_heap *h, struct ps_heap_item *item, uint64_t key);
 struct ps_heap_item *ps_heap_peek(const struct ps_heap *h);
 struct ps_heap_item *ps_heap_pop(struct ps_heap *h);
+/* Least key; UINT64_MAX: the heap is empty. */
+static inline uint64_t ps_heap_least(const struct ps_heap *h)
+{
+    return h->count == 0 ? UINT64_MAX : h->items[0]->key;
+}
 /* The item must be in the heap. */
 void ps_heap_remove(struct ps_heap *h, struct ps_heap_item *item);
 /* Changes the key and moves the item behind those with an equal key. Pushes it

@@ -412,7 +412,9 @@ static void on_tick(struct ps_agent_step *st)
 
     ps_agent_send_tick(st);
     ps_uplink_tick(&a->uplink, &call);
-    ps_agent_diagnose_tick(st);
+    if (a->due.stall_answer_at <= st->now) {
+        ps_agent_diagnose_tick(st);
+    }
     ps_agent_waits_tick(st);
     ps_agent_server_tick(st);
     if (a->due.scratch_retry_at <= st->now) {
@@ -433,30 +435,25 @@ static void on_tick(struct ps_agent_step *st)
     }
 }
 
-static void update_uplink_deadline(struct ps_agent *a)
-{
-    if (a->due.uplink_has_changed) {
-        a->due.uplink_at = ps_uplink_deadline(&a->uplink);
-        a->due.uplink_has_changed = false;
-    }
-}
-
 static ps_time agent_deadline(const void *self)
 {
     const struct ps_agent *a = self;
-    ps_time at = ps_time_min(a->due.uplink_at, ps_agent_server_deadline(a));
+    ps_time at = ps_time_min(a->due.uplink_at, ps_heap_least(&a->servers.due));
 
-    if (ps_agent_send_is_due(a)) {
-        return a->now;
+    if (!ps_list_empty(&a->servers.with_batch) || a->sum_arena.buf != NULL) {
+        return a->now; /* The tick sends batches and frees their memory. */
     }
-    at = ps_time_min(at, ps_agent_diagnose_deadline(a));
-    at = ps_time_min(ps_time_min(at, a->due.scratch_retry_at),
-                     a->unmapping.next_at);
-    at = ps_time_min(at, a->draining_pools.next_reap_at);
+    if (a->spare_ops.in_use > 0) {
+        at = ps_time_min(at, ps_heap_least(&a->servers.pings));
+    }
+    at = ps_time_min(at, a->due.scratch_retry_at);
+    at = ps_time_min(at, a->due.resend_at);
+    at = ps_time_min(at, a->due.scratch_trim_at);
     at = ps_time_min(at, a->due.report_at);
-    at = ps_time_min(at, ps_agent_waits_deadline(a));
-    return ps_time_min(ps_time_min(at, a->due.resend_at),
-                       a->due.scratch_trim_at);
+    at = ps_time_min(at, a->due.stall_answer_at);
+    at = ps_time_min(at, a->waits.check_at);
+    at = ps_time_min(at, a->unmapping.next_at);
+    return ps_time_min(at, a->draining_pools.next_reap_at);
 }
 
 /* -------------------------------------------------------- machine interface */
@@ -530,9 +527,14 @@ static int agent_step(void *self, const struct ps_event *ev,
          a->draining_pools.next_reap_at == PS_TIME_NEVER)) {
         ps_agent_job_reap_pools(a);
     }
-    ps_agent_send_pump(&st);
-    update_uplink_deadline(a);
-    return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
+    if (!ps_list_empty(&a->servers.touched)) {
+        ps_agent_send_pump(&st);
+    }
+    if (a->due.uplink_has_changed) {
+        a->due.uplink_at = ps_uplink_deadline(&a->uplink);
+        a->due.uplink_has_changed = false;
+    }
+    return a->uplink.state == PS_UPLINK_NAME_LOST ? PS_E_CONFIG : 0;
 }
 
 /* Allocates the payload of key_opened, the placement table. PS_E_INVAL if the
@@ -618,9 +620,9 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->due.resend_at = PS_TIME_NEVER;
     a->due.scratch_trim_at = PS_TIME_NEVER;
     a->due.report_at = PS_TIME_NEVER;
+    a->due.stall_answer_at = PS_TIME_NEVER;
     uplink_init(a, now);
-    a->due.uplink_has_changed = true;
-    update_uplink_deadline(a);
+    a->due.uplink_at = ps_uplink_deadline(&a->uplink);
     return a;
 }
 

@@ -31,6 +31,10 @@ struct ps_agent_stall_query {
     char awaited[256];    /* Servers whose reply it waits for. */
 };
 
+/* Time of the scheduler to answer. It asks other members for up to a second,
+ * and the worker waits for five. */
+#define ANSWER_TIMEOUT PS_MILLIS(2500)
+
 static void send_stall_reply(struct ps_agent_step *st, ps_conn_id conn,
                              uint64_t op_id, const char *text)
 {
@@ -316,6 +320,8 @@ static struct ps_agent_stall_query *query_new(struct ps_agent_step *st,
     q->user = ps_agent_user_get(st->a, s->uid);
     q->op_id = op_id;
     q->asked_at = st->now;
+    st->a->due.stall_answer_at = ps_time_min(
+        st->a->due.stall_answer_at, ps_time_add(st->now, ANSWER_TIMEOUT));
     ps_str_copy(q->local_text, sizeof(q->local_text), text->data);
     ps_list_push_back(&s->stall_queries, &q->node);
     ps_map_put(st->a->stall_queries, q->request, q);
@@ -472,32 +478,20 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
     send_next_queries(st);
 }
 
-/* Time of the scheduler to answer. It asks other members for up to a second,
- * and the worker waits for five. */
-#define ANSWER_TIMEOUT PS_MILLIS(2500)
-
-ps_time ps_agent_diagnose_deadline(const struct ps_agent *a)
-{
-    PS_MAP_EACH(const struct ps_agent_stall_query, q, a->stall_queries)
-    {
-        if (q->session != NULL) {
-            return ps_time_add(q->asked_at, ANSWER_TIMEOUT); /* The oldest. */
-        }
-    }
-    return PS_TIME_NEVER;
-}
-
 void ps_agent_diagnose_tick(struct ps_agent_step *st)
 {
-    if (ps_agent_diagnose_deadline(st->a) > st->now) {
-        return;
-    }
+    ps_time next = PS_TIME_NEVER;
+
     PS_MAP_EACH(struct ps_agent_stall_query, q, st->a->stall_queries)
     {
+        const ps_time due = ps_time_add(q->asked_at, ANSWER_TIMEOUT);
         const struct ps_agent_op *op;
 
-        if (q->session == NULL ||
-            ps_time_add(q->asked_at, ANSWER_TIMEOUT) > st->now) {
+        if (q->session == NULL) {
+            continue;
+        }
+        if (due > st->now) {
+            next = ps_time_min(next, due);
             continue;
         }
         op = find_session_op(q->session, q->op_id);
@@ -510,6 +504,7 @@ void ps_agent_diagnose_tick(struct ps_agent_step *st)
             query_free(st->a, q);
         }
     }
+    st->a->due.stall_answer_at = next;
 }
 
 void ps_agent_diagnose_fini(struct ps_agent *a)

@@ -16,9 +16,8 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
 void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
                                   const struct ps_msg_stall_collect *m);
 void ps_agent_diagnose_resend(struct ps_agent_step *st);
-/* Answers queries to which the scheduler is silent; time of the next one. */
+/* Answers queries to which the scheduler is silent. */
 void ps_agent_diagnose_tick(struct ps_agent_step *st);
-ps_time ps_agent_diagnose_deadline(const struct ps_agent *a);
 void ps_agent_diagnose_fini(struct ps_agent *a);
 /* Drops the queries of a session that is gone. */
 void ps_agent_diagnose_drop_session(struct ps_agent *a,

@@ -708,6 +708,7 @@ struct ps_agent_due {
     ps_time resend_at;        /* Nothing was refused. */
     ps_time scratch_trim_at;  /* No trim is due. */
     ps_time report_at;        /* No scalar waits for its report. */
+    ps_time stall_answer_at;  /* No stall query waits for the scheduler. */
     ps_time uplink_at;        /* As of the last step that changed the uplink. */
     bool uplink_has_changed;
 };
@@ -716,7 +717,8 @@ struct ps_agent_due {
 struct ps_agent_waits {
     struct ps_list collects; /* struct ps_agent_wait_collect */
     uint32_t collect_count;
-    ps_time check_at; /* When the first job is looked at; or never. */
+    /* When the first job is looked at, or the first report is sent; or never. */
+    ps_time check_at;
 };
 
 struct ps_agent {

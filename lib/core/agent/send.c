@@ -324,11 +324,6 @@ void ps_agent_send_tick(struct ps_agent_step *st)
     ps_agent_send_release_arena(st->a);
 }
 
-bool ps_agent_send_is_due(const struct ps_agent *a)
-{
-    return !ps_list_empty(&a->servers.with_batch) || a->sum_arena.buf != NULL;
-}
-
 /* Allocates a small sum behind the last one, so that the sums of one batch
  * leave as one slice. */
 static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,

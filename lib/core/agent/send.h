@@ -7,8 +7,6 @@
 /* Sends the batches, and releases the memory of their small sums: the next one
  * allocates another. */
 void ps_agent_send_tick(struct ps_agent_step *st);
-/* Returns true while a batch or such memory waits for the tick. */
-bool ps_agent_send_is_due(const struct ps_agent *a);
 void ps_agent_send_release_arena(struct ps_agent *a);
 /* Discards the server's batch if it is of a job that is being freed. */
 void ps_agent_send_drop_batch(struct ps_agent_server *s,

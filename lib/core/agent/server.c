@@ -314,21 +314,16 @@ int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
 
 /* --------------------------------------------------------------- deadlines */
 
-/* Returns true if the server may be the reason why operations wait. At least its
- * host acknowledges a ping; a missing acknowledgement shows that the connection
- * is broken (PS_EV_STALLED). */
-static bool may_need_ping(const struct ps_agent_server *s)
-{
-    return ps_dialer_is_connected(&s->dialer) &&
-           !ps_list_empty(&s->send_queues);
-}
-
+/* Time of the next ping to a server that may be the reason why operations wait.
+ * At least its host acknowledges a ping; a missing acknowledgement shows that
+ * the connection is broken (PS_EV_STALLED). */
 static ps_time ping_due_at(const struct ps_agent_server *s)
 {
-    return s->next_ping_at >
-                   ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN)
-               ? s->next_ping_at
-               : ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN);
+    if (s->dialer.conn == 0 || ps_list_empty(&s->send_queues)) {
+        return PS_TIME_NEVER;
+    }
+    return ps_max_u64(s->next_ping_at,
+                      ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN));
 }
 
 static void send_ping(struct ps_agent_step *st, const struct ps_agent_server *s)
@@ -399,24 +394,7 @@ void ps_agent_server_update_deadlines(struct ps_agent *a,
 {
     ps_heap_update(&a->servers.due, &s->due_item,
                    ps_dialer_deadline(&s->dialer));
-    ps_heap_update(&a->servers.pings, &s->ping_item,
-                   may_need_ping(s) ? ping_due_at(s) : PS_TIME_NEVER);
-}
-
-static ps_time first_key(const struct ps_heap *h)
-{
-    const struct ps_heap_item *item = ps_heap_peek(h);
-
-    return item == NULL ? PS_TIME_NEVER : item->key;
-}
-
-ps_time ps_agent_server_deadline(const struct ps_agent *a)
-{
-    const ps_time due = first_key(&a->servers.due);
-
-    return a->spare_ops.in_use == 0
-               ? due
-               : ps_time_min(due, first_key(&a->servers.pings));
+    ps_heap_update(&a->servers.pings, &s->ping_item, ping_due_at(s));
 }
 
 /* ------------------------------------------------------------------ queues */

@@ -23,7 +23,6 @@ void ps_agent_server_tick(struct ps_agent_step *st);
 /* Computes the deadlines of a server that the step has touched. */
 void ps_agent_server_update_deadlines(struct ps_agent *a,
                                       struct ps_agent_server *s);
-ps_time ps_agent_server_deadline(const struct ps_agent *a);
 void ps_agent_server_on_map(struct ps_agent_step *st,
                             const struct ps_msg_map *m);
 /* A message has arrived on the server's connection. */

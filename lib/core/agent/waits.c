@@ -326,6 +326,7 @@ void ps_agent_waits_on_collect(struct ps_agent_step *st,
         &(struct ps_msg){.code = PS_MSG_WAIT_COLLECT, .wait_collect = *m});
     ps_list_push_back(&a->waits.collects, &c->node);
     a->waits.collect_count++;
+    a->waits.check_at = ps_time_min(a->waits.check_at, c->deadline);
     for (uint32_t i = 0; j != NULL && i < j->local_rank_count; i++) {
         const struct ps_agent_session *s = j->local_ranks[i].session;
 
@@ -407,14 +408,15 @@ static void check_job(struct ps_agent_step *st, struct ps_agent_job *j)
 void ps_agent_waits_tick(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
+    const struct ps_agent_wait_collect *first;
 
-    if (!ps_list_empty(&a->waits.collects)) {
-        finish_collects(st);
-    }
+    finish_collects(st);
     if (a->waits.check_at > st->now) {
         return;
     }
-    a->waits.check_at = PS_TIME_NEVER;
+    first = PS_LIST_FIRST(struct ps_agent_wait_collect, node,
+                          &a->waits.collects);
+    a->waits.check_at = first == NULL ? PS_TIME_NEVER : first->deadline;
     PS_MAP_EACH(struct ps_agent_job, j, a->jobs)
     {
         if (j->standstill.check_at <= st->now) {
@@ -423,15 +425,6 @@ void ps_agent_waits_tick(struct ps_agent_step *st)
         a->waits.check_at = ps_time_min(a->waits.check_at,
                                         j->standstill.check_at);
     }
-}
-
-ps_time ps_agent_waits_deadline(const struct ps_agent *a)
-{
-    const struct ps_agent_wait_collect *c = PS_LIST_FIRST(
-        struct ps_agent_wait_collect, node, &a->waits.collects);
-
-    return c == NULL ? a->waits.check_at
-                     : ps_time_min(a->waits.check_at, c->deadline);
 }
 
 void ps_agent_waits_resend(struct ps_agent_step *st)

@@ -21,5 +21,4 @@ void ps_agent_waits_describe(const struct ps_agent *a,
 /* A fresh link: a new scheduler does not know which jobs stand still. */
 void ps_agent_waits_resend(struct ps_agent_step *st);
 void ps_agent_waits_tick(struct ps_agent_step *st);
-ps_time ps_agent_waits_deadline(const struct ps_agent *a);
 void ps_agent_waits_fini(struct ps_agent *a);
