@@ -622,7 +622,7 @@ static void pending_free(struct ps_sched_norm *n)
         ps_credit_grant_extra(f);"""),
     ],
     "agent/server: sends a frame with a credit that is just exhausted": [
-        ("lib/core/agent/server.c",
+        ("lib/core/agent/send.c",
          "f->bytes_sent + f->computing_bytes < f->credit ? p",
          "f->bytes_sent + f->computing_bytes <= f->credit ? p"),
     ],
@@ -691,14 +691,17 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "agent/server: begins the turns without the first job": [
         ("lib/core/agent/server.c",
-         """if (first != NULL) {
+         """if (++s->queue_count == 2) {
         ps_agent_send_queue_wake(first);""",
-         """    if (first == NULL) {
-        ps_agent_send_queue_wake(f);"""),
+         """    if (++s->queue_count == 2) {
+        (void)first;"""),
     ],
     "agent/server: keeps the last job in the turns": [
         ("lib/core/agent/server.c",
-         "if (last != NULL) {", "    if (last != NULL && last->job == NULL) {"),
+         """if (--s->queue_count == 1) {
+        ps_fair_deactivate(&s->fair, &last->flow);""",
+         """    if (--s->queue_count == 1) {
+        (void)last;"""),
     ],
     "server/admission: keeps payloads that wait for the previous session": [
         ("lib/core/server/admission.c",

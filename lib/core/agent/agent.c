@@ -323,31 +323,30 @@ static void on_conn_closed(struct ps_agent_step *st, const struct ps_event *ev)
 
 static void on_msg(struct ps_agent_step *st, const struct ps_event *ev)
 {
-    struct ps_agent_session *session = ps_map_get(st->a->sessions_by_conn,
-                                                  ev->conn);
-    struct ps_agent_server *s;
+    struct ps_agent_server *s = find_server_by_conn(st->a, ev->conn);
+    struct ps_agent_session *session;
 
-    if (session != NULL) {
-        ps_agent_session_on_msg(st, session, ev->msg.msg);
-        return;
-    }
-    if (ps_uplink_owns_conn(&st->a->uplink, ev->conn)) {
-        on_scheduler_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
-        return;
-    }
-    s = find_server_by_conn(st->a, ev->conn);
     if (s != NULL) {
         ps_agent_reply_on_msg(st, s, ev->conn, ev->msg.msg, ev->msg.payload);
+        return;
+    }
+    session = ps_map_get(st->a->sessions_by_conn, ev->conn);
+    if (session != NULL) {
+        ps_agent_session_on_msg(st, session, ev->msg.msg);
+    } else if (ps_uplink_owns_conn(&st->a->uplink, ev->conn)) {
+        on_scheduler_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
     }
 }
 
 static void on_bytes_sent(struct ps_agent_step *st, const struct ps_event *ev)
 {
-    struct ps_agent_server *s = find_server_by_conn(st->a, ev->conn);
+    struct ps_agent_server *s = ps_map_get(st->a->servers.by_conn, ev->conn);
 
     if (s != NULL && ev->conn == s->dialer.conn) {
         s->unsent = ev->sent.queued;
-        ps_agent_server_touch(st->a, s);
+        if (s->is_full) {
+            ps_agent_server_touch(st->a, s);
+        }
     }
 }
 

@@ -524,6 +524,8 @@ struct ps_agent_server {
     struct ps_heap_item due_item;
     struct ps_heap_item ping_item;
     struct ps_list send_queues;
+    uint32_t queue_count; /* Several, of as many jobs, take turns. */
+    bool is_full;         /* The limit of `unsent` has stopped its pump. */
     struct ps_misuse misuse;
     /* Limits while several jobs use it; NULL: no link yet. */
     const struct ps_agent_queue_limits *shared_limits;
@@ -548,12 +550,6 @@ struct ps_agent_send_queue {
     ps_time backoff_until;
     ps_time backoff; /* Last wait; 0: the server accepted something since. */
 };
-
-/* Returns true while several jobs use the server. */
-static inline bool ps_agent_server_is_shared(const struct ps_agent_server *s)
-{
-    return ps_list_first(&s->send_queues) != ps_list_last(&s->send_queues);
-}
 
 /* ------------------------------------------------------- training processes */
 

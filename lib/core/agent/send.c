@@ -535,82 +535,103 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
 
 /* ------------------------------------------------------------------ queues */
 
-/* Dispatches the head of a queue or starts its sum or encoding. Returns false
- * if the scratch pool has no memory for it. */
-static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
-                       struct ps_agent_part *p)
-{
-    if (p->is_init) {
-        const struct ps_slice s = ps_agent_part_slice(p, &p->key->init.array);
-
-        ps_agent_send_dispatch(st, f, p, &s, 0);
-        return true;
-    }
-    return p->key->kind->start_part(st, f, p);
-}
-
 static const struct ps_agent_queue_limits of_one_job = {
     .computing = 4ull * 1024 * 1024, .unsent = UINT64_MAX};
 
+/* Returns true if one more partition may be started for the server. */
 static bool has_send_capacity(const struct ps_agent *a,
-                              const struct ps_agent_server *s)
+                              struct ps_agent_server *s)
 {
-    if (!ps_dialer_is_connected(&s->dialer)) {
+    if (s->dialer.conn == 0) {
         return false;
     }
-    const struct ps_agent_queue_limits *most = ps_agent_server_is_shared(s)
+    const struct ps_agent_queue_limits *most = s->queue_count > 1
                                                    ? s->shared_limits
                                                    : &of_one_job;
-    uint64_t unsent = a->opt.unsent_max == 0 ? UNSENT_DEFAULT
-                                             : a->opt.unsent_max;
+    const uint64_t unsent = a->opt.unsent_max == 0 ? UNSENT_DEFAULT
+                                                   : a->opt.unsent_max;
 
-    return s->unsent < ps_min_u64(unsent, most->unsent) &&
-           s->computing < COMPUTING_MAX &&
+    s->is_full = s->unsent >= ps_min_u64(unsent, most->unsent);
+    return !s->is_full && s->computing < COMPUTING_MAX &&
            s->computing_bytes < most->computing &&
            ps_link_unacked(s->dialer.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 
-enum pump_result {
-    PUMP_STARTED,
-    PUMP_NOTHING,   /* No partition may be sent to the server now. */
-    PUMP_NO_MEMORY, /* The scratch pool has none for the next one. */
-};
-
-/* Starts one partition of one job. */
-static enum pump_result pump_one_part(struct ps_agent_step *st,
-                                      struct ps_agent_server *s)
+/* The partition at the head of the queue; NULL: there is none, or credit is
+ * used up. An init needs no credit. */
+static struct ps_agent_part *head_part(const struct ps_agent_send_queue *f)
 {
-    struct ps_agent_send_queue *f;
-    struct ps_agent_part *p = ps_agent_send_queue_next(s, &f);
+    struct ps_heap_item *item = ps_heap_peek(&f->heap);
+    struct ps_agent_part *p;
 
-    if (p == NULL) {
-        return PUMP_NOTHING;
+    if (item == NULL) {
+        return NULL;
     }
-    const uint64_t used = f->bytes_sent + f->computing_bytes;
-    const uint64_t init_bytes = p->is_init ? ps_agent_part_bytes(p) : 0;
-
-    ps_heap_pop(&f->heap);
-    ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
-    if (!start_part(st, f, p)) {
-        ps_agent_server_enqueue(st, p);
-        st->a->due.scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
-        return PUMP_NO_MEMORY;
-    }
-    ps_agent_send_queue_charge(f, f->bytes_sent + f->computing_bytes - used +
-                                      init_bytes);
-    return PUMP_STARTED;
+    p = PS_CONTAINER(item, struct ps_agent_part, queue_item);
+    return p->is_init || f->bytes_sent + f->computing_bytes < f->credit ? p
+                                                                        : NULL;
 }
 
-static enum pump_result pump_server(struct ps_agent_step *st,
-                                    struct ps_agent_server *s)
+/* The partition that may be sent to the server next, the head of the queue
+ * whose turn it is; NULL: none may. */
+static struct ps_agent_part *next_part(struct ps_agent_server *s,
+                                       struct ps_agent_send_queue **ret_queue)
 {
-    enum pump_result result = PUMP_STARTED;
+    struct ps_fair_flow *flow;
 
-    while (result == PUMP_STARTED) {
-        result = has_send_capacity(st->a, s) ? pump_one_part(st, s)
-                                             : PUMP_NOTHING;
+    if (s->queue_count <= 1) {
+        *ret_queue = PS_LIST_FIRST(struct ps_agent_send_queue, node,
+                                   &s->send_queues);
+        return *ret_queue == NULL ? NULL : head_part(*ret_queue);
     }
-    return result;
+    while ((flow = ps_fair_next(&s->fair)) != NULL) {
+        struct ps_agent_part *p;
+
+        *ret_queue = PS_CONTAINER(flow, struct ps_agent_send_queue, flow);
+        p = head_part(*ret_queue);
+        if (p != NULL) {
+            return p;
+        }
+        /* More partitions or credit make it active again. */
+        ps_fair_deactivate(&s->fair, flow);
+    }
+    return NULL;
+}
+
+/* Starts the partitions that may leave for the server now. False: the scratch
+ * pool has no memory for the next one. */
+static bool pump_server(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    while (has_send_capacity(st->a, s)) {
+        struct ps_agent_send_queue *f;
+        struct ps_agent_part *p = next_part(s, &f);
+
+        if (p == NULL) {
+            break;
+        }
+        const uint64_t used = f->bytes_sent + f->computing_bytes;
+        const uint64_t init_bytes = p->is_init ? ps_agent_part_bytes(p) : 0;
+
+        ps_heap_pop(&f->heap);
+        ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
+        if (p->is_init) {
+            const struct ps_slice first = ps_agent_part_slice(
+                p, &p->key->init.array);
+
+            ps_agent_send_dispatch(st, f, p, &first, 0);
+        } else if (!p->key->kind->start_part(st, f, p)) {
+            ps_agent_server_enqueue(st, p);
+            st->a->due.scratch_retry_at = ps_time_add(st->now,
+                                                      SCRATCH_RETRY_WAIT);
+            return false;
+        }
+        if (s->queue_count > 1) {
+            ps_fair_charge(&s->fair, &f->flow, f->job->config.weight,
+                           f->bytes_sent + f->computing_bytes - used +
+                               init_bytes);
+        }
+    }
+    return true;
 }
 
 void ps_agent_send_pump(struct ps_agent_step *st)
@@ -622,11 +643,11 @@ void ps_agent_send_pump(struct ps_agent_step *st)
     ps_list_init(&without_memory);
     while ((s = PS_LIST_FIRST(struct ps_agent_server, touched_node, touched)) !=
            NULL) {
-        const enum pump_result result = pump_server(st, s);
+        const bool has_memory = pump_server(st, s);
 
         ps_agent_server_update_deadlines(st->a, s);
         ps_list_remove(&s->touched_node);
-        if (result == PUMP_NO_MEMORY) {
+        if (!has_memory) {
             ps_list_push_back(&without_memory, &s->touched_node);
         }
     }

@@ -405,24 +405,16 @@ static uint64_t initial_credit(const struct ps_agent *a)
                                       : PS_CREDIT_INITIAL;
 }
 
-/* The only queue of the server; NULL: there are several, or none. */
-static struct ps_agent_send_queue *sole_queue(const struct ps_agent_server *s)
-{
-    return ps_agent_server_is_shared(s)
-               ? NULL
-               : PS_LIST_FIRST(struct ps_agent_send_queue, node,
-                               &s->send_queues);
-}
-
 /* Adds the queue to those of its server. The second one begins the turns. */
 static void join_server(struct ps_agent *a, struct ps_agent_send_queue *f)
 {
     struct ps_agent_server *s = f->server;
-    struct ps_agent_send_queue *first = sole_queue(s);
+    struct ps_agent_send_queue *first = PS_LIST_FIRST(
+        struct ps_agent_send_queue, node, &s->send_queues);
 
     ps_agent_server_touch(a, s);
     ps_list_push_back(&s->send_queues, &f->node);
-    if (first != NULL) {
+    if (++s->queue_count == 2) {
         ps_agent_send_queue_wake(first);
     }
     s->dialer.enabled = !s->removed;
@@ -438,8 +430,8 @@ static void leave_server(struct ps_agent *a, struct ps_agent_send_queue *f)
     ps_agent_server_touch(a, s);
     ps_fair_deactivate(&s->fair, &f->flow);
     ps_list_remove(&f->node);
-    last = sole_queue(s);
-    if (last != NULL) {
+    last = PS_LIST_FIRST(struct ps_agent_send_queue, node, &s->send_queues);
+    if (--s->queue_count == 1) {
         ps_fair_deactivate(&s->fair, &last->flow);
     }
 }
@@ -476,7 +468,7 @@ void ps_agent_send_queue_reset(const struct ps_agent *a,
 
 void ps_agent_send_queue_wake(struct ps_agent_send_queue *f)
 {
-    if (f->heap.count > 0 && ps_agent_server_is_shared(f->server)) {
+    if (f->heap.count > 0 && f->server->queue_count > 1) {
         ps_fair_activate(&f->server->fair, &f->flow);
     }
 }
@@ -487,54 +479,6 @@ void ps_agent_send_queue_free(struct ps_agent *a, struct ps_agent_send_queue *f)
     leave_server(a, f);
     ps_heap_fini(&f->heap);
     ps_free(f);
-}
-
-/* The partition at the head of the queue; NULL: there is none, or credit is
- * used up. An init needs no credit. */
-static struct ps_agent_part *head_part(const struct ps_agent_send_queue *f)
-{
-    struct ps_heap_item *item = ps_heap_peek(&f->heap);
-    struct ps_agent_part *p;
-
-    if (item == NULL) {
-        return NULL;
-    }
-    p = PS_CONTAINER(item, struct ps_agent_part, queue_item);
-    return p->is_init || f->bytes_sent + f->computing_bytes < f->credit ? p
-                                                                        : NULL;
-}
-
-struct ps_agent_part *
-ps_agent_send_queue_next(struct ps_agent_server *s,
-                         struct ps_agent_send_queue **ret_queue)
-{
-    struct ps_agent_send_queue *f = sole_queue(s);
-    struct ps_fair_flow *flow;
-    struct ps_agent_part *p;
-
-    if (f != NULL) {
-        *ret_queue = f;
-        return head_part(f);
-    }
-    while ((flow = ps_fair_next(&s->fair)) != NULL) {
-        f = PS_CONTAINER(flow, struct ps_agent_send_queue, flow);
-        p = head_part(f);
-        if (p != NULL) {
-            *ret_queue = f;
-            return p;
-        }
-        /* More partitions or credit make it active again. */
-        ps_fair_deactivate(&s->fair, flow);
-    }
-    return NULL;
-}
-
-void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes)
-{
-    if (ps_agent_server_is_shared(f->server)) {
-        ps_fair_charge(&f->server->fair, &f->flow, f->job->config.weight,
-                       bytes);
-    }
 }
 
 struct ps_agent_computation *

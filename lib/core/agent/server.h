@@ -48,13 +48,6 @@ void ps_agent_send_queue_reset(const struct ps_agent *a,
                                struct ps_agent_send_queue *f);
 /* Lets the queue take turns again: it may have credit. */
 void ps_agent_send_queue_wake(struct ps_agent_send_queue *f);
-/* Returns the partition that may be sent to the server next, the head of the
- * queue whose turn it is; NULL: none may. */
-struct ps_agent_part *
-ps_agent_send_queue_next(struct ps_agent_server *s,
-                         struct ps_agent_send_queue **ret_queue);
-/* Counts payload bytes of the queue whose turn it is. */
-void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes);
 void ps_agent_send_queue_free(struct ps_agent *a,
                               struct ps_agent_send_queue *f);
 /* A sum, encoding or copy for the partition; `f` NULL: not for a server. */
