@@ -447,12 +447,15 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "agent/reply: lends memory for a value before its sender is checked": [
         ("lib/core/agent/reply.c",
-         "if (find_foreign_part(a, s, m) != NULL) {",
-         "    if (find_foreign_part(a, s, m) != NULL && len == 0) {"),
+         "if (find_foreign_part(s, m, j, &about) != NULL) {",
+         "    if (find_foreign_part(s, m, j, &about) != NULL && len == 0) {"),
         ("lib/core/agent/reply.c",
-         "struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);",
-         """        struct ps_agent_part *p = ps_agent_part_find_any_dtype(
-            a, m->gen, rec);"""),
+         """struct ps_agent_part *p = ps_agent_part_find_owned(j, s, rec);
+
+        if (p == NULL || p->count != rec->count ||""",
+         """        struct ps_agent_part *p = ps_agent_part_find_any_dtype(j, rec);
+
+        if (p == NULL || p->count != rec->count ||"""),
     ],
     "server/server: accepts messages for every slot": [
         ("lib/core/server/server.c",

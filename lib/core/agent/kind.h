@@ -150,6 +150,7 @@ extern const struct ps_agent_key_kind ps_agent_key_async;
 
 void ps_agent_rows_on_rows(struct ps_agent_step *st,
                            const struct ps_agent_server *s,
+                           const struct ps_agent_job *j,
                            const struct ps_msg_rows *m,
                            const struct ps_slice *payload);
 /* Returns the payload bytes of the message; 0: none, or malformed. */

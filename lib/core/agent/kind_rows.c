@@ -433,6 +433,7 @@ find_row_request(const struct ps_agent_key *k, uint64_t request,
 
 void ps_agent_rows_on_rows(struct ps_agent_step *st,
                            const struct ps_agent_server *s,
+                           const struct ps_agent_job *j,
                            const struct ps_msg_rows *m,
                            const struct ps_slice *payload)
 {
@@ -444,7 +445,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
         return;
     }
     struct ps_agent_part *p = ps_agent_part_find_owned(
-        st->a, s, m->gen,
+        j, s,
         &(struct ps_rec_part){
             .key = rec->key, .index = rec->index, .dtype = rec->dtype});
 

@@ -103,10 +103,9 @@ bool ps_agent_part_fits_frame(const struct ps_agent_key *k, uint32_t count)
 /* ----------------------------------------------------------------- look-up */
 
 struct ps_agent_part *
-ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
+ps_agent_part_find_any_dtype(const struct ps_agent_job *j,
                              const struct ps_rec_part *rec)
 {
-    struct ps_agent_job *j = ps_agent_job_find(a, gen);
     struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, rec->key);
 
     return k != NULL && rec->index < k->part_count ? &k->parts[rec->index]
@@ -114,11 +113,11 @@ ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
 }
 
 struct ps_agent_part *
-ps_agent_part_find_owned(const struct ps_agent *a,
-                         const struct ps_agent_server *server, uint64_t gen,
+ps_agent_part_find_owned(const struct ps_agent_job *j,
+                         const struct ps_agent_server *server,
                          const struct ps_rec_part *rec)
 {
-    struct ps_agent_part *p = ps_agent_part_find_any_dtype(a, gen, rec);
+    struct ps_agent_part *p = ps_agent_part_find_any_dtype(j, rec);
 
     if (p != NULL && rec->dtype != p->key->dtype) {
         return NULL;
@@ -333,10 +332,9 @@ void ps_agent_prefetch_ops(const struct ps_agent *a,
     prefetch_rounds(key, first, count, true);
 }
 
-void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
+void ps_agent_prefetch_parts(const struct ps_agent_job *j,
                              const struct ps_rec_part *part, uint32_t count)
 {
-    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
     const struct ps_agent_key *key[PREFETCH_OPS];
     uint32_t index[PREFETCH_OPS];
 

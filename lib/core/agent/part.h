@@ -20,15 +20,16 @@ uint64_t ps_agent_key_result_bytes(uint64_t bytes);
 uint64_t ps_agent_key_own_bytes(const struct ps_agent_key *k, uint32_t parts);
 /* Kind's part_fits_frame() of keys that are not of rows. */
 bool ps_agent_part_fits_frame(const struct ps_agent_key *k, uint32_t count);
-/* Partition that the record names, whatever its dtype; NULL: none. */
+/* Partition that the record names, whatever its dtype; NULL: none. `j` NULL: the
+ * job is not known. */
 struct ps_agent_part *
-ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
+ps_agent_part_find_any_dtype(const struct ps_agent_job *j,
                              const struct ps_rec_part *rec);
-/* Partition that the record names, if `server` owns it; NULL: none, or it moved
- * to another server (rule V3). */
+/* The same, if `server` owns it; NULL: none, or it moved to another server
+ * (rule V3). */
 struct ps_agent_part *
-ps_agent_part_find_owned(const struct ps_agent *a,
-                         const struct ps_agent_server *server, uint64_t gen,
+ps_agent_part_find_owned(const struct ps_agent_job *j,
+                         const struct ps_agent_server *server,
                          const struct ps_rec_part *rec);
 /* The server reported that all ranks skipped the round of `version`: the value
  * before it is repeated. */
@@ -64,5 +65,5 @@ bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k);
 void ps_agent_prefetch_ops(const struct ps_agent *a,
                            const struct ps_agent_session *s,
                            const struct ps_msg_l_op *op, uint32_t count);
-void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
+void ps_agent_prefetch_parts(const struct ps_agent_job *j,
                              const struct ps_rec_part *part, uint32_t count);

@@ -51,25 +51,23 @@ static bool may_be_previous_owner(const struct ps_agent_server *s,
             ps_map_get(p->key->job->send_queues, s->node) != NULL);
 }
 
-/* Rule A3: a partition of the message that its sender neither owns nor may have
- * owned; NULL: there is none, or none that this agent knows. No honest server
- * names one. */
+/* Rule A3: a partition of the message about `j` that its sender neither owns nor
+ * may have owned; NULL: there is none, or none that this agent knows. No honest
+ * server names one. */
 static const struct ps_agent_part *
-find_foreign_part(const struct ps_agent *a, const struct ps_agent_server *s,
-                  const struct ps_msg *m)
+find_foreign_part(const struct ps_agent_server *s, const struct ps_msg *m,
+                  const struct ps_agent_job *j,
+                  const struct ps_msg_subject *about)
 {
     const struct ps_agent_key *k = NULL;
-    const struct ps_agent_job *j;
-    struct ps_msg_subject about;
 
-    if (ps_msg_authority(m->code, PS_ROLE_SERVER) != PS_AUTHORITY_OWNER ||
-        !ps_msg_subject(m, &about) ||
-        (j = ps_agent_job_find(a, about.gen)) == NULL) {
+    if (j == NULL ||
+        ps_msg_authority(m->code, PS_ROLE_SERVER) != PS_AUTHORITY_OWNER) {
         return NULL;
     }
-    for (uint32_t i = 0; i < about.part_count; i++) {
-        const uint32_t number = ps_msg_subject_key(&about, i);
-        const uint32_t index = ps_msg_subject_index(&about, i);
+    for (uint32_t i = 0; i < about->part_count; i++) {
+        const uint32_t number = ps_msg_subject_key(about, i);
+        const uint32_t index = ps_msg_subject_index(about, i);
 
         if (k == NULL || k->number != number) {
             k = ps_map_get(j->keys, number);
@@ -83,20 +81,17 @@ find_foreign_part(const struct ps_agent *a, const struct ps_agent_server *s,
     return NULL;
 }
 
-/* Refuses the whole message if a part of it is not its sender's. */
-static bool check_authority(struct ps_agent_step *st, struct ps_agent_server *s,
-                            const struct ps_msg *m)
+/* Refuses the whole message, because `p` of it is not its sender's. */
+static void refuse_foreign(struct ps_agent_step *st, struct ps_agent_server *s,
+                           const struct ps_msg *m,
+                           const struct ps_agent_part *p)
 {
-    const struct ps_agent_part *p = find_foreign_part(st->a, s, m);
-    const struct ps_agent_server *owner;
+    const struct ps_agent_server *owner = ps_map_get(st->a->servers.by_node,
+                                                     p->owner_node);
     char text[PS_TEXT_MAX + 1];
     char who[PS_NAME_MAX + 16];
     struct ps_str t;
 
-    if (p == NULL) {
-        return true;
-    }
-    owner = ps_map_get(st->a->servers.by_node, p->owner_node);
     st->a->stats.refused_frames++;
     ps_str_init(&t, text, sizeof(text));
     ps_str_addf(&t,
@@ -111,18 +106,17 @@ static bool check_authority(struct ps_agent_step *st, struct ps_agent_server *s,
         ps_dialer_drop_all(&s->dialer, st->now, st->fx);
         ps_dialer_max_backoff(&s->dialer, st->now);
     }
-    return false;
 }
 
 /* ------------------------------------------------------------------ values */
 
 /* Prefetches the next PREFETCH_OPS parts when `i` begins a batch of them. */
-static void prefetch_parts(const struct ps_agent *a, uint64_t gen,
+static void prefetch_parts(const struct ps_agent_job *j,
                            const struct ps_rec_part *parts, uint32_t i,
                            uint32_t count)
 {
     if (i % PREFETCH_OPS == 0) {
-        ps_agent_prefetch_parts(a, gen, parts + i,
+        ps_agent_prefetch_parts(j, parts + i,
                                 (uint32_t)ps_min_u64(count - i, PREFETCH_OPS));
     }
 }
@@ -144,7 +138,7 @@ static void trace_value(const struct ps_agent_step *st,
 }
 
 static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
-                     const struct ps_msg_value *m,
+                     const struct ps_agent_job *j, const struct ps_msg_value *m,
                      const struct ps_slice *payload)
 {
     uint64_t offset = 0;
@@ -157,9 +151,10 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
 
-        prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
-        struct ps_agent_part *p = ps_agent_part_find_owned(st->a, s, m->gen,
-                                                           rec);
+        if (m->parts_count > 1) {
+            prefetch_parts(j, m->parts, i, m->parts_count);
+        }
+        struct ps_agent_part *p = ps_agent_part_find_owned(j, s, rec);
         size_t bytes = ps_part_payload_bytes(rec);
 
         trace_value(st, s, m->gen, rec, bytes);
@@ -180,12 +175,14 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
 }
 
 static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
+                      const struct ps_agent_job *j,
                       const struct ps_msg_commit *m)
 {
     for (uint32_t i = 0; i < m->parts_count; i++) {
-        prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
-        struct ps_agent_part *p = ps_agent_part_find_owned(st->a, s, m->gen,
-                                                           &m->parts[i]);
+        if (m->parts_count > 1) {
+            prefetch_parts(j, m->parts, i, m->parts_count);
+        }
+        struct ps_agent_part *p = ps_agent_part_find_owned(j, s, &m->parts[i]);
 
         if (p == NULL) {
             continue;
@@ -320,6 +317,7 @@ static bool is_transient(int error)
 }
 
 static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
+                      const struct ps_agent_job *j,
                       const struct ps_msg_refuse *m)
 {
     const bool passing = is_transient(m->error);
@@ -334,8 +332,7 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
     }
 
     for (uint32_t i = 0; i < m->parts_count; i++) {
-        struct ps_agent_part *p = ps_agent_part_find_any_dtype(st->a, m->gen,
-                                                               &m->parts[i]);
+        struct ps_agent_part *p = ps_agent_part_find_any_dtype(j, &m->parts[i]);
 
         if (p == NULL || p->owner_node != s->node) {
             continue;
@@ -400,6 +397,9 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
                            const struct ps_slice *payload)
 {
     struct ps_dialer *c = &s->dialer;
+    const struct ps_agent_part *foreign;
+    const struct ps_agent_job *j;
+    struct ps_msg_subject about;
 
     ps_agent_server_touch(st->a, s);
     if (m->code == PS_MSG_WELCOME) {
@@ -417,33 +417,36 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         return;
     }
     ps_agent_server_on_recv(st, s);
-    if (!ps_link_receive(c->link, m, st->now, st->fx) ||
-        !check_authority(st, s, m)) {
+    if (!ps_link_receive(c->link, m, st->now, st->fx)) {
+        return;
+    }
+    j = ps_msg_subject(m, &about) ? ps_agent_job_find(st->a, about.gen) : NULL;
+    foreign = find_foreign_part(s, m, j, &about);
+    if (foreign != NULL) {
+        refuse_foreign(st, s, m, foreign);
         return;
     }
     switch (m->code) {
     case PS_MSG_VALUE:
-        ps_agent_server_on_credit(st, s, m->value.gen, m->value.credit, true);
-        on_value(st, s, &m->value, payload);
+        ps_agent_server_on_credit(st, s, j, m->value.credit, true);
+        on_value(st, s, j, &m->value, payload);
         break;
     case PS_MSG_ROWS:
-        ps_agent_rows_on_rows(st, s, &m->rows, payload);
+        ps_agent_rows_on_rows(st, s, j, &m->rows, payload);
         break;
     case PS_MSG_STATE:
         ps_agent_opt_state_on_state(st, s, &m->state, payload);
         break;
     case PS_MSG_COMMIT:
-        ps_agent_server_on_credit(st, s, m->commit.gen, m->commit.credit, true);
-        on_commit(st, s, &m->commit);
+        ps_agent_server_on_credit(st, s, j, m->commit.credit, true);
+        on_commit(st, s, j, &m->commit);
         break;
     case PS_MSG_REFUSE:
-        ps_agent_server_on_credit(st, s, m->refuse.gen, m->refuse.credit,
-                                  false);
-        on_refuse(st, s, &m->refuse);
+        ps_agent_server_on_credit(st, s, j, m->refuse.credit, false);
+        on_refuse(st, s, j, &m->refuse);
         break;
     case PS_MSG_CREDIT:
-        ps_agent_server_on_credit(st, s, m->credit.gen, m->credit.credit,
-                                  false);
+        ps_agent_server_on_credit(st, s, j, m->credit.credit, false);
         break;
     case PS_MSG_PING:
         ps_effects_send_msg(st->fx, conn,
@@ -479,6 +482,7 @@ static uint64_t value_payload_bytes(const struct ps_msg_value *m)
  * or a buffer if the payload is encoded or has several partitions. */
 static int place_value_payload(struct ps_agent *a,
                                const struct ps_agent_server *s,
+                               const struct ps_agent_job *j,
                                const struct ps_msg_value *m, uint64_t len,
                                struct ps_slice *ret_slice)
 {
@@ -487,7 +491,7 @@ static int place_value_payload(struct ps_agent *a,
     }
     if (m->parts_count == 1 && m->parts[0].codec == PS_CODEC_NONE) {
         const struct ps_rec_part *rec = &m->parts[0];
-        struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);
+        struct ps_agent_part *p = ps_agent_part_find_owned(j, s, rec);
 
         if (p == NULL || p->count != rec->count ||
             p->key->kind->place_value == NULL) {
@@ -517,19 +521,21 @@ int ps_agent_reply_payload(struct ps_agent *a, struct ps_agent_server *s,
                            const struct ps_msg *m, uint64_t len,
                            struct ps_slice *ret_slice)
 {
+    const struct ps_agent_job *j;
+    struct ps_msg_subject about;
     bool is_valid;
 
     if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS &&
          m->code != PS_MSG_STATE) ||
-        !ps_dialer_is_connected(&s->dialer) ||
-        !ps_link_is_new(s->dialer.link, m->seq)) {
+        s->dialer.conn == 0 || !ps_link_is_new(s->dialer.link, m->seq)) {
         return PS_E_INVAL;
     }
-    if (find_foreign_part(a, s, m) != NULL) {
+    j = ps_msg_subject(m, &about) ? ps_agent_job_find(a, about.gen) : NULL;
+    if (find_foreign_part(s, m, j, &about) != NULL) {
         return PS_E_PERM; /* The message is refused when it is complete. */
     }
     if (m->code == PS_MSG_VALUE) {
-        return place_value_payload(a, s, &m->value, len, ret_slice);
+        return place_value_payload(a, s, j, &m->value, len, ret_slice);
     }
     is_valid = m->code == PS_MSG_ROWS
                    ? ps_agent_rows_payload_bytes(&m->rows) == len

@@ -548,10 +548,10 @@ void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
 }
 
 void ps_agent_server_on_credit(struct ps_agent_step *st,
-                               const struct ps_agent_server *s, uint64_t gen,
-                               uint64_t credit, bool accepted)
+                               const struct ps_agent_server *s,
+                               const struct ps_agent_job *j, uint64_t credit,
+                               bool accepted)
 {
-    const struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
     struct ps_agent_send_queue *f = j == NULL
                                         ? NULL
                                         : ps_map_get(j->send_queues, s->node);

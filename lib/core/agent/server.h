@@ -69,8 +69,9 @@ void ps_agent_server_begin_backoff(struct ps_agent_step *st,
 /* Returns true while a refused partition waits for memory of its server. */
 bool ps_agent_server_is_backing_off(struct ps_agent_step *st,
                                     const struct ps_agent_part *p);
-/* A message of the server has the credit of job `gen`. `accepted`: it accepted
- * something of it, which ends the back-off. */
+/* A message of the server has the credit of the job; NULL: it is over.
+ * `accepted`: it accepted something of it, which ends the back-off. */
 void ps_agent_server_on_credit(struct ps_agent_step *st,
-                               const struct ps_agent_server *s, uint64_t gen,
-                               uint64_t credit, bool accepted);
+                               const struct ps_agent_server *s,
+                               const struct ps_agent_job *j, uint64_t credit,
+                               bool accepted);
