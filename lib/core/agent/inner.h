@@ -223,6 +223,7 @@ struct ps_agent_round {
     uint64_t starts; /* Attempts at all rounds, failed ones included. */
     uint8_t state;   /* enum ps_agent_round_state. */
     bool needs_value;
+    bool has_outs; /* A contribution wants the value in memory of a GPU. */
     uint8_t reduce;
     uint8_t rule;  /* enum ps_rule of the pushes in flight. */
     enum ps_op op; /* SKIP: all contributions so far are skips. */
@@ -339,20 +340,6 @@ static inline bool ps_agent_round_is_open(const struct ps_agent_key *k)
 static inline uint32_t ps_agent_round_retry(const struct ps_agent_key *k)
 {
     return k->round.conflict != NULL ? k->round.conflict->retry : 0;
-}
-
-/* True if servers may have committed a round before it is complete here: the
- * prior process of the agent had pushed it, or an attempt was aborted here of
- * which servers had all contributions. */
-static inline bool ps_agent_round_may_be_committed(const struct ps_agent_key *k)
-{
-    return k->prior_state != NULL || k->round.conflict != NULL;
-}
-
-/* Returns true if gradients of the key may be sent encoded. */
-static inline bool ps_agent_key_has_codec(const struct ps_agent_key *k)
-{
-    return k->compression.codec.kind != PS_CODEC_NONE;
 }
 
 static inline bool ps_agent_key_is_open(const struct ps_agent_key *k)

@@ -70,8 +70,12 @@ static bool is_skip_decided(const struct ps_agent_key *k,
 static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                               struct ps_list *list)
 {
-    int64_t least = min_local_version(k);
+    int64_t least;
 
+    if (ps_list_empty(list)) {
+        return;
+    }
+    least = min_local_version(k);
     PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, list)
     {
         bool all_skipped = false;

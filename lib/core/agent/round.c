@@ -66,7 +66,7 @@ static void deliver_part(struct ps_agent_step *st, struct ps_agent_part *p)
     struct ps_compute *c;
 
     if (count == 0) {
-        return;
+        return; /* Their workers are gone. */
     }
     run = ps_agent_computation_new(st->a, p, NULL);
     run->is_delivery = true;
@@ -159,6 +159,14 @@ static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
+/* True if servers may have committed a round before it is complete here: the
+ * prior process of the agent had pushed it, or an attempt was aborted here of
+ * which servers had all contributions. */
+static bool may_be_committed(const struct ps_agent_key *k)
+{
+    return k->prior_state != NULL || k->round.conflict != NULL;
+}
+
 /* Advances partitions of a complete round that are committed already: servers
  * may have merged pushes of the previous agent and reported that to this
  * one. */
@@ -167,7 +175,7 @@ static void advance_committed(struct ps_agent_step *st, struct ps_agent_key *k)
     uint64_t round = k->round.number;
 
     for (uint32_t i = 0;
-         ps_agent_round_may_be_committed(k) && i < k->part_count &&
+         may_be_committed(k) && i < k->part_count &&
          k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.number == round;
          i++) {
         struct ps_agent_part *p = &k->parts[i];
@@ -258,12 +266,14 @@ void ps_agent_round_advance(struct ps_agent_step *st, struct ps_agent_part *p)
             return;
         }
         p->completed_round = k->round.number;
-        if (ps_agent_key_has_codec(k)) {
+        if (k->compression.codec.kind != PS_CODEC_NONE) {
             ps_agent_encode_discard(p);
         }
         assert(k->round.pending_parts > 0);
         k->round.pending_parts--;
-        deliver_part(st, p);
+        if (k->round.has_outs) {
+            deliver_part(st, p);
+        }
         if (end_if_over(st, k)) {
             return;
         }
@@ -344,6 +354,7 @@ static void open_round(struct ps_agent_key *k, const struct ps_agent_op *op)
     }
     ps_agent_round_set_state(k, PS_AGENT_ROUND_OPEN);
     k->round.needs_value = false;
+    k->round.has_outs = false;
     k->round.number = op->round;
     k->round.starts++;
     k->round.contributed_count = 0;
@@ -405,8 +416,8 @@ void ps_agent_round_launch_ready(struct ps_agent_step *st,
              * runs; its end launches the partition. */
             continue;
         }
-        if (ps_agent_round_may_be_committed(k) &&
-            p->committed_version >= (int64_t)k->round.number) {
+        if (p->committed_version >= (int64_t)k->round.number &&
+            may_be_committed(k)) {
             continue;
         }
         p->is_init = false;
@@ -508,6 +519,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
                            (!op->send_only && op->kind != PS_OP_PUSH &&
                             op->kind != PS_OP_PUSH_ROWS &&
                             op->kind != PS_OP_SKIP);
+    k->round.has_outs = k->round.has_outs || op->out.buf != NULL;
     if (op->kind != PS_OP_SKIP && op->priority > k->round.priority) {
         k->round.priority = op->priority;
     }

@@ -453,7 +453,7 @@ bool ps_agent_send_dense(struct ps_agent_step *st,
     const uint32_t locals = p->key->job->local_rank_count;
     struct ps_slice few[INLINE_SOURCES_MAX];
     struct ps_slice *slices = few;
-    const bool encodes = ps_agent_key_has_codec(p->key) &&
+    const bool encodes = p->key->compression.codec.kind != PS_CODEC_NONE &&
                          ps_agent_encode_applies(p);
     uint32_t count;
     bool ok = true;
