@@ -462,7 +462,11 @@ struct ps_agent_draining_pool {
 /* ------------------------------------------------------------------ servers */
 
 /* Wait before a request refused for a transient reason is sent again. */
-#define RESEND_WAIT PS_MILLIS(50)
+#define RESEND_WAIT       PS_MILLIS(50)
+/* Silence after which a server is pinged while operations wait. The interval
+ * between pings doubles from the minimum to the maximum. */
+#define PING_INTERVAL_MIN PS_MILLIS(500)
+#define PING_INTERVAL_MAX PS_SECONDS(2)
 
 /* Bytes for one server at which no further partition is started. */
 struct ps_agent_queue_limits {

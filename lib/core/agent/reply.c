@@ -416,7 +416,8 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     if (conn != c->conn) {
         return;
     }
-    ps_agent_server_on_recv(st, s);
+    ps_dialer_on_recv(c, conn, st->now);
+    s->ping_interval = PING_INTERVAL_MIN;
     if (!ps_link_receive(c->link, m, st->now, st->fx)) {
         return;
     }

@@ -44,8 +44,7 @@ struct ps_agent_batch_item {
 /* Number of first_elems that are sent: none if all are 0. */
 static uint32_t first_elems_count(const struct ps_agent_batch *g)
 {
-    for (uint32_t i = 0; g->head.has_name_hashes && i < g->parts.part_count;
-         i++) {
+    for (uint32_t i = 0; i < g->parts.part_count; i++) {
         if (g->first_elems[i] != 0) {
             return g->parts.part_count;
         }
@@ -57,6 +56,8 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
                        const struct ps_agent_batch *g)
 {
     const struct ps_agent_batch_head *h = &g->head;
+    const uint32_t named = h->has_name_hashes ? g->parts.part_count : 0;
+    const uint32_t placed = h->has_name_hashes ? first_elems_count(g) : 0;
     struct ps_agent *a = st->a;
     struct ps_msg m = {.code = h->msg_code};
     struct ps_packet *packet;
@@ -78,9 +79,9 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
         m.init.parts = g->parts.parts;
         m.init.parts_count = g->parts.part_count;
         m.init.name_hashes = g->name_hashes;
-        m.init.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
+        m.init.name_hashes_count = named;
         m.init.first_elems = g->first_elems;
-        m.init.first_elems_count = first_elems_count(g);
+        m.init.first_elems_count = placed;
     } else {
         m.push.gen = h->job->gen;
         m.push.epoch = a->servers.map_epoch;
@@ -95,9 +96,9 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push.parts = g->parts.parts;
         m.push.parts_count = g->parts.part_count;
         m.push.name_hashes = g->name_hashes;
-        m.push.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
+        m.push.name_hashes_count = named;
         m.push.first_elems = g->first_elems;
-        m.push.first_elems_count = first_elems_count(g);
+        m.push.first_elems_count = placed;
     }
     packet = ps_packet_new(&m, g->parts.slices, g->parts.slice_count);
     s->unsent += packet->payload_len;

@@ -20,12 +20,7 @@
 #include <assert.h>
 
 /* Longest wait for a server without memory; the wait doubles each time. */
-#define FULL_BACKOFF_MAX  PS_SECONDS(1)
-
-/* Silence after which a server is pinged while operations wait. The interval
- * between pings doubles from the minimum to the maximum. */
-#define PING_INTERVAL_MIN PS_MILLIS(500)
-#define PING_INTERVAL_MAX PS_SECONDS(2)
+#define FULL_BACKOFF_MAX PS_SECONDS(1)
 
 /* --------------------------------------------------------------- life, map */
 
@@ -288,13 +283,6 @@ void ps_agent_server_on_stalled(struct ps_agent_step *st,
         ps_agent_server_touch(st->a, s);
         ps_dialer_on_stalled(&s->dialer, st->now);
     }
-}
-
-void ps_agent_server_on_recv(struct ps_agent_step *st,
-                             struct ps_agent_server *s)
-{
-    ps_dialer_on_recv(&s->dialer, s->dialer.conn, st->now);
-    s->ping_interval = PING_INTERVAL_MIN;
 }
 
 int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,

@@ -25,9 +25,6 @@ void ps_agent_server_update_deadlines(struct ps_agent *a,
                                       struct ps_agent_server *s);
 void ps_agent_server_on_map(struct ps_agent_step *st,
                             const struct ps_msg_map *m);
-/* A message has arrived on the server's connection. */
-void ps_agent_server_on_recv(struct ps_agent_step *st,
-                             struct ps_agent_server *s);
 void ps_agent_server_note(struct ps_agent_step *st,
                           const struct ps_agent_server *s, const char *why);
 void ps_agent_server_free(struct ps_agent *a, struct ps_agent_server *s);
