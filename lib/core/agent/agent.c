@@ -10,7 +10,6 @@
 #include "core/agent/agent.h"
 
 #include "base/alloc.h"
-#include "base/num.h"
 #include "base/str.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
@@ -395,10 +394,8 @@ static void on_ops(struct ps_agent_step *st, const struct ps_event *ev)
 {
     struct ps_agent_session *s = ps_map_get(st->a->sessions_by_conn, ev->conn);
 
-    for (uint32_t i = 0; s != NULL && i < ev->ops.count; i += PREFETCH_OPS) {
-        uint64_t count = ps_min_u64(ev->ops.count - i, PREFETCH_OPS);
-
-        ps_agent_session_on_ops(st, s, ev->ops.op + i, (uint32_t)count);
+    if (s != NULL) {
+        ps_agent_session_on_ops(st, s, ev->ops.op, ev->ops.count);
     }
 }
 

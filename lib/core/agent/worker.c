@@ -6,6 +6,7 @@
 #include "core/agent/worker.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "base/str.h"
 #include "core/agent/conflict.h"
 #include "core/agent/diagnose.h"
@@ -284,18 +285,38 @@ static void accept_on_key(struct ps_agent_step *st, struct ps_agent_session *s,
     }
 }
 
-/* The key of the operation; NULL: the operation has been rejected. */
-static struct ps_agent_key *key_of_op(struct ps_agent_step *st,
-                                      struct ps_agent_session *s,
-                                      const struct ps_msg_l_op *m)
+/* Returns true if the limits of the session, its job and its user allow one
+ * more operation; otherwise refuses the operation or ends the session. */
+static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
+                           uint64_t op_id)
 {
-    struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
+    struct ps_refusal why;
 
-    if (k == NULL) {
-        ps_agent_op_reject(st, s, m, PS_E_NOKEY,
-                           "no key has the number %u: declare it", m->key);
+    if (s->op_count >= PS_OPS_MAX) {
+        ps_agent_session_end(st, s, PS_E_FULL,
+                             "too many unfinished operations");
+        return false;
     }
-    return k;
+    if (ps_account_check(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {
+        return true;
+    }
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+    ps_refusal_text(&why, &t);
+    ps_effects_send_msg(
+        st->fx, s->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_L_DONE,
+            .l_done = {.op_id = op_id, .error = PS_E_FULL, .text = t.data}});
+    return false;
+}
+
+static void reject_unknown_key(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_msg_l_op *m)
+{
+    ps_agent_op_reject(st, s, m, PS_E_NOKEY,
+                       "no key has the number %u: declare it", m->key);
 }
 
 static void handle_op(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -314,10 +335,14 @@ static void handle_op(struct ps_agent_step *st, struct ps_agent_session *s,
         }
         return;
     }
-    k = key_of_op(st, s, m);
-    if (k != NULL) {
-        accept_on_key(st, s, k, m, &none);
+    if (!check_op_quota(st, s, m->op_id)) {
+        return;
     }
+    if (k == NULL) {
+        reject_unknown_key(st, s, m);
+        return;
+    }
+    accept_on_key(st, s, k, m, &none);
 }
 
 /* The same with memory of a GPU, of which the worker's event is over. */
@@ -335,10 +360,11 @@ static void handle_device_op(struct ps_agent_step *st,
                             .reduce = d->reduce,
                             .root = d->root,
                             .samples = d->samples};
-    struct ps_agent_key *k = key_of_op(st, s, &m);
+    struct ps_agent_key *k = ps_map_get(s->job->keys, d->key);
     struct ps_slice out = {0};
 
     if (k == NULL) {
+        reject_unknown_key(st, s, &m);
         return;
     }
     if (!may_use_device(k, &m)) {
@@ -449,14 +475,11 @@ void ps_agent_session_on_closed(struct ps_agent_step *st,
 
 /* ---------------------------------------------------------------- messages */
 
-/* Returns the id of the operation that the message begins; NULL: none. */
+/* Returns the id of the operation that a message other than l_op begins; NULL:
+ * none. */
 static const uint64_t *msg_op_id(const struct ps_msg *m)
 {
     switch (m->code) {
-    case PS_MSG_L_OP:
-        return m->l_op.op != PS_OP_PROGRESS && m->l_op.op != PS_OP_CANCEL
-                   ? &m->l_op.op_id
-                   : NULL;
     case PS_MSG_L_DEVICE_OP:
         return &m->l_device_op.op_id;
     case PS_MSG_L_BARRIER:
@@ -480,32 +503,6 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
     default:
         return NULL;
     }
-}
-
-/* Returns true if the limits of the session, its job and its user allow one
- * more operation; otherwise refuses the operation or ends the session. */
-static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
-                           uint64_t op_id)
-{
-    struct ps_refusal why;
-
-    if (s->op_count >= PS_OPS_MAX) {
-        ps_agent_session_end(st, s, PS_E_FULL,
-                             "too many unfinished operations");
-        return false;
-    }
-    if (ps_account_check(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {
-        return true;
-    }
-    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
-
-    ps_refusal_text(&why, &t);
-    ps_effects_send_msg(
-        st->fx, s->conn,
-        &(struct ps_msg){
-            .code = PS_MSG_L_DONE,
-            .l_done = {.op_id = op_id, .error = PS_E_FULL, .text = t.data}});
-    return false;
 }
 
 static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -570,6 +567,13 @@ static bool is_streaming(const struct ps_agent_session *s)
     return false;
 }
 
+/* Ends a session that sends an operation before it is part of its job. */
+static void end_early_session(struct ps_agent_step *st,
+                              struct ps_agent_session *s)
+{
+    ps_agent_session_end(st, s, PS_E_PROTO, "no operation before l_welcome");
+}
+
 void ps_agent_session_on_msg(struct ps_agent_step *st,
                              struct ps_agent_session *s, const struct ps_msg *m)
 {
@@ -600,8 +604,7 @@ void ps_agent_session_on_msg(struct ps_agent_step *st,
         return;
     }
     if (s->state != PS_AGENT_SESSION_ACTIVE) {
-        ps_agent_session_end(st, s, PS_E_PROTO,
-                             "no operation before l_welcome");
+        end_early_session(st, s);
         return;
     }
     on_active_msg(st, s, m);
@@ -611,13 +614,16 @@ void ps_agent_session_on_ops(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg_l_op *op, uint32_t count)
 {
-    struct ps_msg m = {.code = PS_MSG_L_OP};
-
-    if (s->state == PS_AGENT_SESSION_ACTIVE && !s->is_closing) {
-        ps_agent_prefetch_ops(st->a, s, op, count);
+    if (s->state != PS_AGENT_SESSION_ACTIVE && !s->is_closing) {
+        end_early_session(st, s);
+        return;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        m.l_op = op[i];
-        ps_agent_session_on_msg(st, s, &m);
+    for (uint32_t i = 0; i < count && !s->is_closing; i++) {
+        if (count > 1 && i % PREFETCH_OPS == 0) {
+            ps_agent_prefetch_ops(
+                st->a, s, op + i,
+                (uint32_t)ps_min_u64(count - i, PREFETCH_OPS));
+        }
+        handle_op(st, s, &op[i]);
     }
 }

@@ -7,7 +7,7 @@
 void ps_agent_session_on_msg(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg *m);
-/* Handles each operation as a message; at most PREFETCH_OPS. */
+/* Handles each operation as a message. */
 void ps_agent_session_on_ops(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg_l_op *op, uint32_t count);
