@@ -118,22 +118,6 @@ bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now)
     return true;
 }
 
-struct ps_window_entry *ps_window_get(struct ps_window *w, uint64_t seq)
-{
-    return entry_at(w, seq);
-}
-
-void ps_window_replace(struct ps_window *w, uint64_t seq,
-                       struct ps_packet *packet, uint64_t memory)
-{
-    struct ps_window_entry *e = entry_at(w, seq);
-
-    w->memory += memory - e->memory;
-    ps_packet_unref(e->packet);
-    e->packet = packet;
-    e->memory = memory;
-}
-
 void ps_window_rewind(struct ps_window *w)
 {
     w->in_flight = 0;
@@ -459,18 +443,20 @@ void ps_link_drop_payloads(struct ps_link *l, uint64_t gen)
 
     for (uint64_t seq = l->window.first_unacked;
          seq < l->window.first_unacked + l->window.count; seq++) {
-        const struct ps_packet *p = ps_window_get(&l->window, seq)->packet;
+        struct ps_window_entry *e = entry_at(&l->window, seq);
         struct ps_msg_subject about;
 
-        if (p->payload_len == 0 || !ps_msg_subject(p->msg, &about) ||
-            about.gen != gen) {
+        if (e->packet->payload_len == 0 ||
+            !ps_msg_subject(e->packet->msg, &about) || about.gen != gen) {
             continue;
         }
         if (empty == NULL) {
             empty = ps_packet_new(&nothing, NULL, 0);
         }
-        ps_window_replace(&l->window, seq, ps_packet_ref(empty),
-                          memory_of(l, empty));
+        ps_packet_unref(e->packet);
+        e->packet = ps_packet_ref(empty);
+        l->window.memory += memory_of(l, empty) - e->memory;
+        e->memory = memory_of(l, empty);
     }
     ps_packet_unref(empty);
     charge_memory(l);

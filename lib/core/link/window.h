@@ -55,12 +55,6 @@ void ps_window_push(struct ps_window *w, struct ps_packet *packet,
 /* Removes all entries up to `ack`; true if there were any. Numbers that were
  * never sent are ignored, because the peer chooses `ack`. */
 bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now);
-/* Entry of a number from `first_unacked` on, below `first_unacked` +
- * `count`. */
-struct ps_window_entry *ps_window_get(struct ps_window *w, uint64_t seq);
-/* Replaces the packet of an entry; takes over one reference. */
-void ps_window_replace(struct ps_window *w, uint64_t seq,
-                       struct ps_packet *packet, uint64_t memory);
 /* Marks all entries as not in flight; they are sent again from the first on. */
 void ps_window_rewind(struct ps_window *w);
 
