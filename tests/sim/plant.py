@@ -100,13 +100,13 @@ PLANTS = {
         ("lib/core/agent/waits.c",
          """PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
     {
-        ps_agent_note_move(st, j);""",
+        ps_agent_op_note_move(st, j);""",
          """    PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
     {
         if (j->phase != 0) {
             continue;
         }
-        ps_agent_note_move(st, j);"""),
+        ps_agent_op_note_move(st, j);"""),
     ],
     "agent/place: sends operations of completed rounds to servers again": [
         ("lib/core/agent/place.c",

@@ -745,46 +745,6 @@ static inline struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a,
     return ps_map_get(a->jobs, gen);
 }
 
-/* The queues, the link or the dials of the server have changed: it may have
- * something to send, and other deadlines. */
-static inline void ps_agent_server_touch(struct ps_agent *a,
-                                         struct ps_agent_server *s)
-{
-    if (!ps_list_linked(&s->touched_node)) {
-        ps_list_push_back(&a->servers.touched, &s->touched_node);
-    }
-}
-
-/* Sends on the link to the server, which keeps the packet until it is
- * acknowledged; takes over one reference. */
-static inline void ps_agent_server_send(struct ps_agent_step *st,
-                                        struct ps_agent_server *s,
-                                        struct ps_packet *packet)
-{
-    ps_link_send(s->dialer.link, packet, st->now, st->fx);
-    ps_agent_server_touch(st->a, s);
-}
-
-/* The same, for a message without payload. */
-static inline void ps_agent_server_send_msg(struct ps_agent_step *st,
-                                            struct ps_agent_server *s,
-                                            const struct ps_msg *msg)
-{
-    ps_agent_server_send(st, s, ps_packet_new(msg, NULL, 0));
-}
-
-/* An operation of the job begins or ends. */
-static inline void ps_agent_note_move(struct ps_agent_step *st,
-                                      struct ps_agent_job *j)
-{
-    j->standstill.moved_at = st->now;
-    if (j->standstill.check_at == PS_TIME_NEVER) {
-        j->standstill.check_at = ps_time_add(st->now, PS_AGENT_STILL);
-        st->a->waits.check_at = ps_time_min(st->a->waits.check_at,
-                                            j->standstill.check_at);
-    }
-}
-
 /* Hello of this agent, on connections to the scheduler and to servers. */
 static inline struct ps_msg_hello ps_agent_hello(const struct ps_agent *a)
 {

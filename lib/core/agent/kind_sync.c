@@ -10,6 +10,7 @@
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
 #include "core/agent/send.h"
+#include "core/agent/server.h"
 
 #include <string.h>
 

@@ -12,6 +12,16 @@
 /* Ended operations kept for reuse. */
 #define SPARE_OPS_MAX 16384u
 
+void ps_agent_op_note_move(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    j->standstill.moved_at = st->now;
+    if (j->standstill.check_at == PS_TIME_NEVER) {
+        j->standstill.check_at = ps_time_add(st->now, PS_AGENT_STILL);
+        st->a->waits.check_at = ps_time_min(st->a->waits.check_at,
+                                            j->standstill.check_at);
+    }
+}
+
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id)
 {
@@ -27,7 +37,7 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
     op->started_at = st->now;
     ps_list_push_back(&s->ops, &op->session_node);
     s->op_count++;
-    ps_agent_note_move(st, s->job);
+    ps_agent_op_note_move(st, s->job);
     ps_account_charge_unchecked(&s->account, PS_COST_OPERATIONS, 1);
     a->spare_ops.in_use++;
     return op;
@@ -119,7 +129,7 @@ void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
                      uint64_t version, int error, const char *text)
 {
     if (op->session != NULL) {
-        ps_agent_note_move(st, op->session->job);
+        ps_agent_op_note_move(st, op->session->job);
     }
     if (error == 0) {
         trace_op(st, op);

@@ -4,6 +4,8 @@
 
 #include "core/agent/inner.h"
 
+/* An operation of the job begins or ends. */
+void ps_agent_op_note_move(struct ps_agent_step *st, struct ps_agent_job *j);
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id);
 /* Removes the operation from its session, which has ended, and refunds its

@@ -24,6 +24,13 @@
 
 /* --------------------------------------------------------------- life, map */
 
+void ps_agent_server_touch(struct ps_agent *a, struct ps_agent_server *s)
+{
+    if (!ps_list_linked(&s->touched_node)) {
+        ps_list_push_back(&a->servers.touched, &s->touched_node);
+    }
+}
+
 static struct ps_agent_server *server_get(struct ps_agent_step *st,
                                           uint32_t node)
 {
@@ -283,6 +290,20 @@ void ps_agent_server_on_stalled(struct ps_agent_step *st,
         ps_agent_server_touch(st->a, s);
         ps_dialer_on_stalled(&s->dialer, st->now);
     }
+}
+
+void ps_agent_server_send(struct ps_agent_step *st, struct ps_agent_server *s,
+                          struct ps_packet *packet)
+{
+    ps_link_send(s->dialer.link, packet, st->now, st->fx);
+    ps_agent_server_touch(st->a, s);
+}
+
+void ps_agent_server_send_msg(struct ps_agent_step *st,
+                              struct ps_agent_server *s,
+                              const struct ps_msg *msg)
+{
+    ps_agent_server_send(st, s, ps_packet_new(msg, NULL, 0));
 }
 
 int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,

@@ -6,6 +6,17 @@
 
 /* ----------------------------------------------------------------- servers */
 
+/* The queues, the link or the dials of the server have changed: it may have
+ * something to send, and other deadlines. */
+void ps_agent_server_touch(struct ps_agent *a, struct ps_agent_server *s);
+/* Sends on the link to the server, which keeps the packet until it is
+ * acknowledged; takes over one reference. */
+void ps_agent_server_send(struct ps_agent_step *st, struct ps_agent_server *s,
+                          struct ps_packet *packet);
+/* The same, for a message without payload. */
+void ps_agent_server_send_msg(struct ps_agent_step *st,
+                              struct ps_agent_server *s,
+                              const struct ps_msg *msg);
 void ps_agent_server_on_open(struct ps_agent_step *st,
                              const struct ps_event *ev);
 void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "core/agent/inner.h"
+#include "core/agent/op.h"
 #include "core/agent/part.h"
 
 #include <string.h>
@@ -431,7 +432,7 @@ void ps_agent_waits_resend(struct ps_agent_step *st)
 {
     PS_MAP_EACH(struct ps_agent_job, j, st->a->jobs)
     {
-        ps_agent_note_move(st, j);
+        ps_agent_op_note_move(st, j);
     }
 }
 
