@@ -167,7 +167,7 @@ static bool may_be_committed(const struct ps_agent_key *k)
     return k->prior_state != NULL || k->round.conflict != NULL;
 }
 
-/* Advances partitions of a complete round that are committed already: servers
+/* Advances partitions of a complete round that may be committed already: servers
  * may have merged pushes of the previous agent and reported that to this
  * one. */
 static void advance_committed(struct ps_agent_step *st, struct ps_agent_key *k)
@@ -175,8 +175,8 @@ static void advance_committed(struct ps_agent_step *st, struct ps_agent_key *k)
     uint64_t round = k->round.number;
 
     for (uint32_t i = 0;
-         may_be_committed(k) && i < k->part_count &&
-         k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.number == round;
+         i < k->part_count && k->round.state == PS_AGENT_ROUND_COMPLETE &&
+         k->round.number == round;
          i++) {
         struct ps_agent_part *p = &k->parts[i];
 
@@ -201,7 +201,9 @@ void ps_agent_round_after_init(struct ps_agent_step *st, struct ps_agent_key *k)
                 advance_launch(st, q);
             }
         }
-        advance_committed(st, k);
+        if (may_be_committed(k)) {
+            advance_committed(st, k);
+        }
     }
 }
 
@@ -381,8 +383,7 @@ static bool op_matches_round(const struct ps_agent_key *k,
  * jobs without servers: servers detect a round without a value themselves. */
 static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    if (k->round.op != PS_OP_BROADCAST || k->part_count == 0 ||
-        k->parts[0].owner_node != 0) {
+    if (k->part_count == 0 || k->parts[0].owner_node != 0) {
         return false;
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
@@ -427,7 +428,7 @@ void ps_agent_round_launch_ready(struct ps_agent_step *st,
 
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    if (fail_if_root_skips(st, k)) {
+    if (k->round.op == PS_OP_BROADCAST && fail_if_root_skips(st, k)) {
         return;
     }
     ps_agent_round_set_state(k, PS_AGENT_ROUND_COMPLETE);
@@ -444,7 +445,9 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
                                 op->round >= k->round.number);
     }
     ps_agent_round_launch_ready(st, k);
-    advance_committed(st, k);
+    if (may_be_committed(k)) {
+        advance_committed(st, k);
+    }
 }
 
 static void append_request(struct ps_str *t, enum ps_op kind, uint8_t reduce,
