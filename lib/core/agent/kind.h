@@ -129,9 +129,10 @@ struct ps_agent_key_kind {
     int (*place_value)(struct ps_agent *a, const struct ps_agent_part *p,
                        const struct ps_rec_part *rec, uint64_t len,
                        struct ps_slice *ret_slice);
-    /* Takes a value whose bytes are at `from`. PS_E_PROTO: a malformed code. */
+    /* Takes the value that lies in `from`. PS_E_PROTO: a malformed code. */
     int (*accept_value)(struct ps_agent_step *st, struct ps_agent_part *p,
-                        const struct ps_rec_part *rec, const uint8_t *from);
+                        const struct ps_rec_part *rec,
+                        const struct ps_slice *from);
 
     /* ---------------------------------------------------------- takeover */
     /* The partition's owner was lost. Returns true if its committed round or

@@ -354,7 +354,7 @@ static void reset_clocks(struct ps_agent_key *k, uint32_t node, uint32_t part)
 
 static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
                               const struct ps_rec_part *rec,
-                              const uint8_t *from)
+                              const struct ps_slice *from)
 {
     struct ps_agent_key *k = p->key;
     struct async_part *own = async_part(p);
@@ -371,10 +371,10 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
             op->ticket <= own->requested_ticket) {
             const struct ps_slice to = ps_agent_part_slice(p, &op->array);
 
-            memcpy(ps_slice_data(&to), from, to.len);
+            memcpy(ps_slice_data(&to), ps_slice_data(from), to.len);
         }
     }
-    st->a->stats.bytes_in += ps_agent_part_bytes(p);
+    st->a->stats.bytes_in += from->len;
     own->served_ticket = own->requested_ticket;
     p->requested_version = NO_VERSION;
     advance_async(st, k);

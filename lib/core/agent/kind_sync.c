@@ -179,15 +179,16 @@ static bool decode_value(const struct ps_agent_part *p,
 }
 
 static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
-                             const struct ps_rec_part *rec, const uint8_t *from)
+                             const struct ps_rec_part *rec,
+                             const struct ps_slice *value)
 {
     if (rec->round > INT64_MAX) {
         return 0;
     }
     if ((int64_t)rec->round > p->local_version) {
         const struct ps_slice to = ps_agent_part_result(p, rec->round);
+        const uint8_t *from = ps_slice_data(value);
         uint8_t *at = ps_slice_data(&to);
-        const size_t bytes = ps_part_payload_bytes(rec);
 
         /* A value in its place was checked before that was lent. */
         if (from != at && !may_write_version(p, (int64_t)rec->round)) {
@@ -198,10 +199,10 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
                 return PS_E_PROTO;
             }
         } else if (from != at) {
-            memcpy(at, from, bytes);
+            memcpy(at, from, value->len);
         }
         p->local_version = (int64_t)rec->round;
-        st->a->stats.bytes_in += bytes;
+        st->a->stats.bytes_in += value->len;
     }
     if (p->requested_version != NO_VERSION &&
         p->local_version >= p->requested_version) {

@@ -141,13 +141,15 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
                      const struct ps_agent_job *j, const struct ps_msg_value *m,
                      const struct ps_slice *payload)
 {
-    uint64_t offset = 0;
+    struct ps_slice from = {0};
 
     if (payload == NULL || payload->buf == NULL) {
         /* Payload discarded: a duplicate, or of a job that is over. A part that
          * is still needed comes again when its push or pull is resent. */
         return;
     }
+    from.buf = payload->buf;
+    from.offset = payload->offset;
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
 
@@ -155,22 +157,21 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
             prefetch_parts(j, m->parts, i, m->parts_count);
         }
         struct ps_agent_part *p = ps_agent_part_find_owned(j, s, rec);
-        size_t bytes = ps_part_payload_bytes(rec);
 
-        trace_value(st, s, m->gen, rec, bytes);
+        from.len = ps_part_payload_bytes(rec);
+        trace_value(st, s, m->gen, rec, from.len);
         if (p != NULL && p->lent_version == (int64_t)rec->round) {
             p->lent_version = NO_VERSION;
         }
         if (p != NULL && p->count == rec->count &&
             p->key->kind->accept_value != NULL &&
-            p->key->kind->accept_value(st, p, rec,
-                                       ps_slice_data(payload) + offset) != 0) {
+            p->key->kind->accept_value(st, p, rec, &from) != 0) {
             ps_agent_server_note(
                 st, s, "sent an encoded value that cannot be decoded");
             ps_dialer_drop_all(&s->dialer, st->now, st->fx);
             return;
         }
-        offset += bytes;
+        from.offset += from.len;
     }
 }
 
