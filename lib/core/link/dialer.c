@@ -275,13 +275,13 @@ void ps_dialer_tick(struct ps_dialer *c, ps_time now, struct ps_effects *fx)
 
 ps_time ps_dialer_deadline(const struct ps_dialer *c)
 {
-    ps_time at = ps_link_deadline(c->link);
+    ps_time at = needs_dial(c) ? next_dial_time(c) : PS_TIME_NEVER;
 
     if (c->pending_conn != 0) {
         at = ps_time_min(
             at, ps_time_add(c->pending_since, PS_DIALER_WELCOME_TIMEOUT));
     }
-    return needs_dial(c) ? ps_time_min(at, next_dial_time(c)) : at;
+    return ps_time_min(at, ps_link_deadline(c->link));
 }
 
 /* ------------------------------------------------------------------ uplink */
