@@ -250,16 +250,6 @@ uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
     return count;
 }
 
-bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k)
-{
-    for (uint32_t i = 0; k->round.op == PS_OP_SKIP && i < k->part_count; i++) {
-        if (k->parts[i].skipped_version != (int64_t)k->round.number) {
-            return false;
-        }
-    }
-    return k->round.op == PS_OP_SKIP;
-}
-
 /* ---------------------------------------------------------------- prefetch */
 
 /* For rounds of many small keys, whose keys, partitions and operations exceed the

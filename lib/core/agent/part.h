@@ -56,9 +56,6 @@ bool ps_agent_contribution_source(const struct ps_agent_part *p, uint32_t local,
  * number, at most one per local rank. */
 uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
                                        struct ps_slice *slices);
-/* Returns true when all ranks of the job skipped the round. A server's report
- * is ignored if a local rank contributed (rule R23). */
-bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k);
 
 /* Fetch the memory of at most PREFETCH_OPS operations or parts into
  * the cache. Thousands of keys do not stay cached between two rounds. */

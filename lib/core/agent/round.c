@@ -567,10 +567,23 @@ static void contribute_deferred(struct ps_agent_step *st,
     }
 }
 
+/* Returns true when all ranks of the job skipped the round, which those of this
+ * node did: a server's report is ignored if a local rank contributed (rule
+ * R23). */
+static bool have_all_skipped(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].skipped_version != (int64_t)k->round.number) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     const uint64_t round = k->round.number;
-    const bool skipped = ps_agent_contribution_all_skipped(k);
+    const bool skipped = k->round.op == PS_OP_SKIP && have_all_skipped(k);
 
     ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
@@ -586,5 +599,7 @@ void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k)
         }
     }
     k->kind->advance(st, k);
-    contribute_deferred(st, k);
+    if (!ps_list_empty(&k->round.deferred_pushes)) {
+        contribute_deferred(st, k);
+    }
 }
