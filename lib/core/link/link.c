@@ -326,9 +326,9 @@ static void transmit_entry(struct ps_link *l, struct ps_window_entry *e,
         l->resent++;
     }
     e->was_sent = true;
+    clear_pending_ack(l); /* The frame carries it. */
     ps_effects_send(fx, l->conn, seq, l->dedup.received,
                     ps_packet_ref(e->packet));
-    clear_pending_ack(l);
 }
 
 /* Sends the packets that fit into the window and are not in flight. */
