@@ -108,10 +108,10 @@ def all_mutants(source, prefix, seed):
 
 
 def area(build, path):
-    """The unit tests of the file and of its folder, best ones first."""
-    folder = path.parent.name
+    """The unit tests of the file and of its machine, best ones first."""
+    room = path.as_posix().rpartition("/lib/core/")[2].split("/")[0]
     tests = []
-    for name in (f"{folder}_{path.stem}*", path.stem, f"{folder}*"):
+    for name in (f"{room}_{path.stem}*", path.stem, f"{room}*"):
         tests += [test for test in
                   sorted((build / "tests/unit").glob(f"test_{name}.p"))
                   if test not in tests]
