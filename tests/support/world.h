@@ -161,8 +161,8 @@ void world_free(struct world *w);
 /* Runs until no event is left or `until`; false if a checker has failed
  * (world_error). */
 bool world_run(struct world *w, ps_time until);
-/* Runs until every worker has ended, with success or an error, within `limit`
- * of virtual time. */
+/* Runs until every worker has ended, with success or an error, or until virtual
+ * time is `limit`; false in the latter case. */
 bool world_run_workers(struct world *w, ps_time limit);
 /* Runs the same job again in the cluster as it is, without faults. All workers
  * must have ended. */
