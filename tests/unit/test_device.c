@@ -2,6 +2,7 @@
 /* The loader of modules, and the change to the CPU, with modules that have a
  * fault each (tests/support/kernel_fake.c). */
 #include "kernel/device.h"
+#include "kernel/plugin.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,6 +77,7 @@ static void modules_that_cannot_be_used_say_why(void **state)
 {
     struct ps_device *d = NULL;
     char why[256] = "";
+    char version[64];
 
     (void)state;
     /* dlopen() would search folders for it. */
@@ -85,7 +87,9 @@ static void modules_that_cannot_be_used_say_why(void **state)
                              "module");
     assert_refused("none", PS_E_NOENT, "kernel_fake_none.so: cannot open");
     assert_refused("symbol", PS_E_UNSUPPORTED, "has no symbol");
-    assert_refused("abi", PS_E_VERSION, "its interface is version 4");
+    snprintf(version, sizeof(version), "its interface is version %u",
+             PS_KERNEL_ABI + 1);
+    assert_refused("abi", PS_E_VERSION, version);
     assert_refused("open", PS_E_NOENT, "the fake has no device");
 }
 

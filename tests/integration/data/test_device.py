@@ -12,7 +12,7 @@ from emulated_gpu import servers as on_device
 from trio import BUILD, Job, PATIENCE, WorkerError, program, wait_for
 
 needs_driver = pytest.mark.skipif(not (MODULE and DRIVER),
-                                  reason="built without the emulated driver")
+                                  reason="PSKV_TEST_CUDA_DRIVER not set")
 needs_module = pytest.mark.skipif(not MODULE, reason="built without the module")
 
 COUNT = 200_003

@@ -11,7 +11,7 @@ from emulated_gpu import DRIVER, MODULE, driver, node
 from trio import Deadline, Job, WorkerError, wait_for
 
 pytestmark = pytest.mark.skipif(not (MODULE and DRIVER),
-                                reason="built without the emulated driver")
+                                reason="PSKV_TEST_CUDA_DRIVER not set")
 
 COUNT = 300_007
 SIZES = COUNT * 4, 5001 * 8, 17 * 4  # Bytes of each key.

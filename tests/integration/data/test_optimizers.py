@@ -311,6 +311,7 @@ COSINE = {"lr_scheduler": 4, "lr_scheduler_max_update": 18,
 TOLERANCE = 1e-6
 
 # Name, and parameters besides COMMON.
+# The place of a case is the seed of its numbers: a new one comes last.
 CASES = [
     ("sgd", {"learning_rate": 0.1, **COSINE}),
     ("sgd", {"learning_rate": 0.1, "momentum": 0.9, **FACTOR}),
@@ -1198,7 +1199,7 @@ def test_a_saved_state_goes_on_with_the_same_bits(trio, tmp, name):
 
 
 @pytest.mark.skipif(not emulated_gpu.DRIVER,
-                    reason="built without the emulated driver")
+                    reason="PSKV_TEST_CUDA_DRIVER not set")
 def test_a_state_of_a_gpu_goes_on_with_the_same_bits(trio, tmp):
     """Saved where states stay on a GPU, loaded into another, and beside a run on
     the CPU."""

@@ -15,7 +15,7 @@ DRIVER = support.LIBRARY.parents[2] / "tests/support/cuda_emu/libcuda.so.1"
 SUPPORT = support.SOURCE / "tests/support"
 
 pytestmark = pytest.mark.skipif(not DRIVER.exists(),
-                                reason="built without the emulated driver")
+                                reason="PSKV_TEST_CUDA_DRIVER not set")
 
 PRELUDE = f"""
         sys.path.insert(0, {str(SUPPORT)!r})
