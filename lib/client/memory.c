@@ -75,7 +75,7 @@ int psc_alloc(struct psc_client *c, size_t size, void **ret_data)
     }
     rc = c->rc != 0 ? c->rc : ps_shm_get(&c->shm, size, &b);
     if (rc == 0) {
-        *ret_data = ps_shm_data(b);
+        *ret_data = b->data;
     } else {
         client_error(c, rc, "no shared memory of %zu bytes: %s", size,
                      c->rc != 0 ? c->text : ps_strerror(rc));
@@ -97,7 +97,7 @@ static int free_block(struct psc_client *c, const void *data,
     b = ps_shm_registered(&c->shm, data);
     if (!is_registered) {
         b = b == NULL ? ps_shm_find(&c->shm, data, 0) : NULL;
-        b = b != NULL && ps_shm_data(b) == data ? b : NULL;
+        b = b != NULL && b->data == data ? b : NULL;
     }
     if (b == NULL) {
         rc = client_error(c, PSC_E_INVAL,

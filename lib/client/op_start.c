@@ -140,7 +140,7 @@ static int rows_block(struct psc_op *op, const int64_t *rows, size_t count,
     op->src.block->uses++;
     op->src.offset = 0;
     op->src.staged = true;
-    number = ps_shm_data(op->src.block);
+    number = op->src.block->data;
     for (size_t i = 0; i < count; i++) {
         if (i == 0 || named[i].row != number[last - 1]) {
             number[last++] = named[i].row;
@@ -151,7 +151,7 @@ static int rows_block(struct psc_op *op, const int64_t *rows, size_t count,
     }
     if (data != NULL) {
         rc = fill_sorted_rows(op, named, count, data,
-                              (uint8_t *)ps_shm_data(op->src.block) +
+                              (uint8_t *)op->src.block->data +
                                   key_row_numbers_bytes(op->src.row_count));
         c->stats.bytes_copied += count * key_row_bytes(op->key);
     }

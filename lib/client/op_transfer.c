@@ -64,7 +64,7 @@ static enum ps_fold fold_of_reduce(uint8_t reduce)
 static void copy_source(struct psc_op *op, const void *src)
 {
     struct psc_client *c = op->client;
-    void *dst = ps_shm_data(op->src.block);
+    void *dst = op->src.block->data;
 
     pthread_mutex_unlock(&c->lock);
     ps_kernel_copy(dst, src, op->key->bytes);
@@ -80,7 +80,7 @@ int op_sum_sources(struct psc_op *op, const void *const *srcs, uint32_t count)
                                .count = op->key->count,
                                .src_count = count,
                                .src = srcs,
-                               .dst = ps_shm_data(op->src.block)};
+                               .dst = op->src.block->data};
 
     return ps_kernel_run(&job);
 }
@@ -131,7 +131,7 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
         b->uses++;
         op->src.block = b;
         op->src.offset = (size_t)((const uint8_t *)srcs[0] -
-                                  (const uint8_t *)ps_shm_data(b));
+                                  (const uint8_t *)b->data);
         return 0;
     }
     rc = op_alloc_staging(op);
@@ -172,7 +172,7 @@ static bool may_copy_progress(const struct psc_op *op)
         return false;
     }
     if (op->src.block != NULL && !op->src.staged) {
-        const uint8_t *src = (const uint8_t *)ps_shm_data(op->src.block) +
+        const uint8_t *src = (const uint8_t *)op->src.block->data +
                              op->src.offset;
 
         return (uintptr_t)out >= (uintptr_t)src + k->bytes ||
@@ -205,7 +205,7 @@ static int send_op(struct psc_op *op)
         .op = (uint8_t)(op->args.send_only ? PS_OP_BROADCAST_SEND_ONLY
                                            : op_wire_kind(op->kind)),
         .key = op->key->agent_number,
-        .region = b != NULL ? ps_shm_region(b) : 0,
+        .region = b != NULL ? b->region : 0,
         .offset = b != NULL ? b->offset + op->src.offset : 0,
         .round = op->round,
         .priority = op->args.priority,
@@ -489,7 +489,7 @@ void op_stream(struct psc_op *op, const void *src)
 {
     struct psc_client *c = op->client;
     const size_t bytes = op->key->bytes;
-    uint8_t *dst = ps_shm_data(op->src.block);
+    uint8_t *dst = op->src.block->data;
 
     while (op->src.streaming && op->state != OP_ENDING && c->rc == 0) {
         size_t piece = bytes - op->src.bytes_ready < PROGRESS_BYTES_MIN
@@ -526,7 +526,7 @@ static bool wants_result(const struct psc_op *op)
 static int copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const void *from = op->key->is_async ? ps_shm_data(op->src.block)
+    const void *from = op->key->is_async ? op->src.block->data
                                          : op->result.data;
     size_t bytes = (op->hooks != NULL ? op->result.bytes : op->key->bytes) -
                    op->result.copied;
@@ -594,7 +594,7 @@ static void copy_rows_out(struct psc_op *op)
     if (op->result.row_index_count == 0) {
         return;
     }
-    from = (const uint8_t *)ps_shm_data(op->src.block) + op->src.offset +
+    from = (const uint8_t *)op->src.block->data + op->src.offset +
            key_row_numbers_bytes(op->src.row_count);
     op_set_state(op, OP_COPYING);
     pthread_mutex_unlock(&c->lock);

@@ -49,35 +49,20 @@ struct ps_shm_arena {
 
 /* -------------------------------------------------------------- descriptors */
 
-static int make_memfd(size_t size, int *ret_fd)
+int ps_shm_make(size_t size, void **ret_data, int *ret_fd)
 {
+    void *data = MAP_FAILED;
     int fd = ps_file_memory("pskv");
+    int rc;
 
     if (fd < 0) {
         return ps_err_from_errno(errno);
     }
-    if (ftruncate(fd, (off_t)size) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
+    if (ftruncate(fd, (off_t)size) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ==
             0) {
-        int rc = ps_err_from_errno(errno);
-
-        close(fd);
-        return rc;
+        data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
-    *ret_fd = fd;
-    return 0;
-}
-
-int ps_shm_make(size_t size, void **ret_data, int *ret_fd)
-{
-    void *data;
-    int fd;
-    int rc = make_memfd(size, &fd);
-
-    if (rc != 0) {
-        return rc;
-    }
-    data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
         rc = ps_err_from_errno(errno);
         close(fd);
@@ -126,9 +111,7 @@ struct file {
 
 struct buffer {
     struct ps_shm_block block; /* First: blocks are buffers. */
-    const uint8_t *data;
-    struct file *file; /* NULL: operations copy it. */
-    struct ps_shm_arena arena;
+    struct file *file;         /* NULL: operations copy it. */
 };
 
 struct ps_shm_buffers {
@@ -209,6 +192,11 @@ static int ps_shm_announce_buffers(const struct ps_shm *s)
 
 /* ----------------------------------------------- registered memory: buffers */
 
+static const uint8_t *data_of(const struct ps_shm_buffers *t, size_t at)
+{
+    return t->list[at]->block.data;
+}
+
 /* Index of the first buffer that ends behind `at`. */
 static size_t index_of(const struct ps_shm_buffers *t, const uint8_t *at)
 {
@@ -217,9 +205,8 @@ static size_t index_of(const struct ps_shm_buffers *t, const uint8_t *at)
 
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        const struct buffer *b = t->list[mid];
 
-        if (b->data + b->block.size <= at) {
+        if (data_of(t, mid) + t->list[mid]->block.size <= at) {
             low = mid + 1;
         } else {
             high = mid;
@@ -241,8 +228,8 @@ static struct ps_shm_block *ps_shm_find_buffer(const struct ps_shm *s,
         return NULL;
     }
     b = t->list[i];
-    return b->file != NULL && b->data <= at &&
-                   size <= b->block.size - (size_t)(at - b->data)
+    return b->file != NULL && data_of(t, i) <= at &&
+                   size <= b->block.size - (size_t)(at - data_of(t, i))
                ? &b->block
                : NULL;
 }
@@ -256,7 +243,8 @@ struct ps_shm_block *ps_shm_registered(const struct ps_shm *s, const void *data)
         return NULL;
     }
     i = index_of(t, data);
-    return i < t->count && t->list[i]->data == data ? &t->list[i]->block : NULL;
+    return i < t->count && t->list[i]->block.data == data ? &t->list[i]->block
+                                                          : NULL;
 }
 
 static int reserve_buffer(struct ps_shm *s)
@@ -271,16 +259,6 @@ static int reserve_buffer(struct ps_shm *s)
         s->buffers = t;
     }
     return client_grow(&t->list, t->count, &t->cap, sizeof(struct buffer *));
-}
-
-/* Places the buffer into the file. */
-static void place_buffer(struct buffer *b, struct file *f, uint64_t offset)
-{
-    b->file = f;
-    b->arena.data = (uint8_t *)((uintptr_t)b->data - offset);
-    b->arena.region = f->region;
-    b->block.arena = &b->arena;
-    b->block.offset = offset;
 }
 
 int ps_shm_register(struct ps_shm *s, void *data, size_t size,
@@ -298,7 +276,7 @@ int ps_shm_register(struct ps_shm *s, void *data, size_t size,
     }
     t = s->buffers;
     i = index_of(t, at);
-    if (i < t->count && t->list[i]->data < at + size) {
+    if (i < t->count && data_of(t, i) < at + size) {
         return PS_E_EXIST;
     }
     new = calloc(1, sizeof(*new));
@@ -312,11 +290,11 @@ int ps_shm_register(struct ps_shm *s, void *data, size_t size,
         free(new);
         return rc;
     }
-    new->data = at;
-    new->block.size = size;
-    new->block.used = 1;
+    new->block = (struct ps_shm_block){.data = data, .size = size, .used = 1};
     if (file != NULL) {
-        place_buffer(new, file, m->offset);
+        new->file = file;
+        new->block.region = file->region;
+        new->block.offset = m->offset;
     }
     memmove(t->list + i + 1, t->list + i,
             (t->count - i) * sizeof(struct buffer *));
@@ -329,7 +307,7 @@ void ps_shm_unregister(struct ps_shm *s, struct ps_shm_block *b)
 {
     struct ps_shm_buffers *t = s->buffers;
     struct buffer *gone = (struct buffer *)b;
-    size_t i = index_of(t, gone->data);
+    size_t i = index_of(t, gone->block.data);
 
     memmove(t->list + i, t->list + i + 1,
             (t->count - i - 1) * sizeof(struct buffer *));
@@ -373,7 +351,11 @@ static int insert_block(struct ps_shm_arena *a, size_t at, size_t offset,
     if (b == NULL) {
         return PS_E_NOMEM;
     }
-    *b = (struct ps_shm_block){.arena = a, .offset = offset, .size = size};
+    *b = (struct ps_shm_block){.arena = a,
+                               .data = a->data + offset,
+                               .offset = offset,
+                               .size = size,
+                               .region = a->region};
     memmove(a->blocks + at + 1, a->blocks + at,
             (a->count - at) * sizeof(struct ps_shm_block *));
     a->blocks[at] = b;
@@ -506,19 +488,6 @@ static void insert_arena(struct ps_shm *s, struct ps_shm_arena *a)
     s->count++;
 }
 
-static int map_arena(struct ps_shm_arena *a)
-{
-    void *data = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd,
-                      0);
-
-    if (data == MAP_FAILED) {
-        return ps_err_from_errno(errno);
-    }
-    a->data = data;
-    madvise(data, a->size, MADV_HUGEPAGE);
-    return 0;
-}
-
 static int announce_arena(const struct ps_shm *s, const struct ps_shm_arena *a)
 {
     return s->hooks.on_made(s->hooks.ctx, a->region, a->fd, a->size);
@@ -538,6 +507,7 @@ static int new_arena(struct ps_shm *s, size_t least,
                      struct ps_shm_arena **ret_arena)
 {
     struct ps_shm_arena *a;
+    void *data = NULL;
     int rc = client_grow(&s->arenas, s->count, &s->cap,
                          sizeof(struct ps_shm_arena *));
 
@@ -552,15 +522,13 @@ static int new_arena(struct ps_shm *s, size_t least,
     a->size = least > s->next_size ? ps_round_up(least, 2u * 1024 * 1024)
                                    : s->next_size;
     a->region = s->next_region;
+    rc = ps_shm_make(a->size, &data, &a->fd);
+    if (rc != 0) {
+        goto free_arena;
+    }
+    a->data = data;
+    madvise(data, a->size, MADV_HUGEPAGE);
     rc = insert_block(a, 0, 0, a->size);
-    if (rc != 0) {
-        goto free_arena;
-    }
-    rc = make_memfd(a->size, &a->fd);
-    if (rc != 0) {
-        goto free_arena;
-    }
-    rc = map_arena(a);
     if (rc != 0) {
         goto free_arena;
     }
@@ -668,9 +636,10 @@ void ps_shm_put(struct ps_shm *s, struct ps_shm_block *b)
     }
 }
 
-static struct ps_shm_arena *arena_of(const struct ps_shm *s,
-                                     const uint8_t *data)
+struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
+                                 size_t size)
 {
+    const uint8_t *at = data;
     size_t low = 0;
     size_t high = s->count;
 
@@ -678,39 +647,20 @@ static struct ps_shm_arena *arena_of(const struct ps_shm *s,
         size_t mid = low + (high - low) / 2;
         struct ps_shm_arena *a = s->arenas[mid];
 
-        if (data < a->data) {
+        if (at < a->data) {
             high = mid;
-        } else if (data >= a->data + a->size) {
+        } else if (at >= a->data + a->size) {
             low = mid + 1;
         } else {
-            return a;
+            size_t offset = (size_t)(at - a->data);
+            struct ps_shm_block *b = a->blocks[block_index_of(a, offset)];
+
+            return b->used != 0 && size <= b->size - (offset - b->offset)
+                       ? b
+                       : NULL;
         }
     }
-    return NULL;
-}
-
-struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
-                                 size_t size)
-{
-    const uint8_t *at = data;
-    struct ps_shm_arena *a = arena_of(s, at);
-    struct ps_shm_block *b;
-    size_t offset;
-
-    if (a == NULL) {
-        return s->buffers == NULL ? NULL : ps_shm_find_buffer(s, data, size);
-    }
-    offset = (size_t)(at - a->data);
-    b = a->blocks[block_index_of(a, offset)];
-    if (b->used == 0 || size > b->size - (offset - b->offset)) {
-        return NULL;
-    }
-    return b;
-}
-
-void *ps_shm_data(const struct ps_shm_block *b)
-{
-    return b->arena->data + b->offset;
+    return s->buffers == NULL ? NULL : ps_shm_find_buffer(s, data, size);
 }
 
 void *ps_shm_arena_data(const struct ps_shm_block *b, size_t *ret_size)
@@ -722,9 +672,4 @@ void *ps_shm_arena_data(const struct ps_shm_block *b, size_t *ret_size)
 void ps_shm_keep_pages(const struct ps_shm_block *b)
 {
     b->arena->keeps_pages = true;
-}
-
-uint32_t ps_shm_region(const struct ps_shm_block *b)
-{
-    return b->arena->region;
 }

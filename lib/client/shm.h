@@ -16,9 +16,11 @@ struct ps_shm_arena;
 
 /* A block of an arena. `uses` belongs to the caller: operations that use it. */
 struct ps_shm_block {
-    struct ps_shm_arena *arena;
-    size_t offset; /* Offset in the arena, in bytes. */
+    struct ps_shm_arena *arena; /* NULL: registered memory. */
+    void *data;
+    size_t offset; /* Offset in the region, in bytes. */
     size_t size;
+    uint32_t region; /* What the agent maps; that of the arena. */
     uint32_t uses;
     uint32_t used; /* Boolean; free blocks are in the list as well. */
 };
@@ -73,20 +75,17 @@ struct ps_shm_mapping {
  * other registered memory; PS_E_FULL: the limit of files. */
 PS_MUST_USE int ps_shm_register(struct ps_shm *s, void *data, size_t size,
                                 const struct ps_shm_mapping *m);
-/* Block of the registered memory that begins at `data`; NULL: none. Its arena is
- * NULL if operations copy it. */
+/* Block of the registered memory that begins at `data`; NULL: none. */
 struct ps_shm_block *ps_shm_registered(const struct ps_shm *s,
                                        const void *data);
 /* Forgets the memory, which no operation uses. */
 void ps_shm_unregister(struct ps_shm *s, struct ps_shm_block *b);
 
-void *ps_shm_data(const struct ps_shm_block *b);
 /* The arena of a block that is not registered memory. */
 void *ps_shm_arena_data(const struct ps_shm_block *b, size_t *ret_size);
 /* From now on freed blocks of the arena keep their pages: a device uses them by
  * their physical addresses. */
 void ps_shm_keep_pages(const struct ps_shm_block *b);
-uint32_t ps_shm_region(const struct ps_shm_block *b);
 
 /* Makes a sealed memfd of `size` bytes, zeroed and mapped read-write. The
  * caller owns both. */

@@ -48,7 +48,7 @@ static int transfer_buffer(struct psc_client *c, const struct key *k,
         .buffer_index = t->buffer,
         .is_put = t->is_put,
         .steps = t->steps,
-        .region = block != NULL ? ps_shm_region(block) : 0,
+        .region = block != NULL ? block->region : 0,
         .offset = block != NULL ? block->offset : 0};
     rc = op_start_plain(c, OP_STATE, &m, &m.l_optimizer_state.op_id, NULL, &op);
     if (rc == 0 && block != NULL) {

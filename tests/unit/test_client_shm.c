@@ -75,8 +75,8 @@ static void thousands_of_small_arrays_need_one_descriptor(void **state)
         struct ps_shm_block *b;
 
         assert_int_equal(ps_shm_get(&s, 100 + i % 900, &b), 0);
-        assert_int_equal((uintptr_t)ps_shm_data(b) % PS_SHM_ALIGN, 0);
-        memset(ps_shm_data(b), (int)i, 100 + i % 900);
+        assert_int_equal((uintptr_t)b->data % PS_SHM_ALIGN, 0);
+        memset(b->data, (int)i, 100 + i % 900);
     }
     assert_int_equal(seen.made, 1);
     ps_shm_fini(&s);
@@ -112,13 +112,13 @@ static void freed_blocks_are_used_again(void **state)
     }
     assert_int_equal(seen.made, 1);
     /* Three neighbours, freed in an awkward order, become one piece. */
-    void *at = ps_shm_data(blocks[4]);
+    void *at = blocks[4]->data;
 
     ps_shm_put(&s, blocks[5]);
     ps_shm_put(&s, blocks[4]);
     ps_shm_put(&s, blocks[6]);
     assert_int_equal(ps_shm_get(&s, 3 * MIB, &b), 0);
-    assert_ptr_equal(ps_shm_data(b), at);
+    assert_ptr_equal(b->data, at);
     assert_int_equal(seen.made, 1);
     ps_shm_fini(&s);
 }
@@ -155,14 +155,14 @@ static void block_of_an_address_is_found(void **state)
     init(&s, &seen);
     assert_int_equal(ps_shm_get(&s, 1000, &a), 0);
     assert_int_equal(ps_shm_get(&s, 20 * MIB, &b), 0);
-    data = ps_shm_data(a);
+    data = a->data;
     assert_ptr_equal(ps_shm_find(&s, data, 1000), a);
     assert_ptr_equal(ps_shm_find(&s, data + 500, 500), a);
     assert_null(ps_shm_find(&s, data + 500, 600));
     assert_null(ps_shm_find(&s, data + 1024, 1)); /* Free. */
     assert_null(ps_shm_find(&s, data, SIZE_MAX));
     assert_null(ps_shm_find(&s, &elsewhere, 4));
-    assert_ptr_equal(ps_shm_find(&s, ps_shm_data(b), 20 * MIB), b);
+    assert_ptr_equal(ps_shm_find(&s, b->data, 20 * MIB), b);
     ps_shm_put(&s, a);
     assert_null(ps_shm_find(&s, data, 1));
     ps_shm_fini(&s);
@@ -204,9 +204,9 @@ static void blocks_never_overlap(void **state)
         if (live[i] == NULL) {
             size[i] = 1 + ps_rng_below(&rng, 30000);
             assert_int_equal(ps_shm_get(&s, size[i], &live[i]), 0);
-            memset(ps_shm_data(live[i]), (int)i, size[i]);
+            memset(live[i]->data, (int)i, size[i]);
         } else {
-            const uint8_t *data = ps_shm_data(live[i]);
+            const uint8_t *data = live[i]->data;
 
             for (size_t j = 0; j < size[i]; j += 61) {
                 assert_int_equal(data[j], i);
@@ -291,7 +291,7 @@ static void registered_files_are_limited(void **state)
     ps_shm_unregister(&s, ps_shm_registered(&s, data[7]));
     assert_int_equal(seen.gone, 1);
     assert_null(ps_shm_find(&s, data[7], 1));
-    assert_ptr_equal(ps_shm_data(ps_shm_find(&s, data[8], 1)), data[8]);
+    assert_ptr_equal(ps_shm_find(&s, data[8], 1)->data, data[8]);
     ps_shm_fini(&s);
     for (size_t i = 0; i < FILES; i++) {
         munmap(data[i], 4096);

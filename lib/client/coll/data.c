@@ -69,7 +69,7 @@ static void source_ended(struct psc_client *c, struct gpu_transfer *t, int rc)
 {
     struct coll_device *d = PS_CONTAINER(t, struct coll_device, source);
     struct coll *k = d->coll;
-    uint8_t *at = ps_shm_data(k->src.block);
+    uint8_t *at = k->src.block->data;
 
     d->is_fetching = false;
     k->src.is_pending = false;
@@ -90,7 +90,7 @@ static void source_ended(struct psc_client *c, struct gpu_transfer *t, int rc)
 static int fetch_pieces(struct coll *k, const struct coll_request *a)
 {
     struct gpu_copy *copies = calloc(a->piece_count, sizeof(*copies));
-    uint8_t *to = ps_shm_data(k->src.block);
+    uint8_t *to = k->src.block->data;
     int rc;
 
     if (copies == NULL) {
@@ -122,7 +122,7 @@ int coll_device_fetch(struct coll *k, const struct coll_request *a)
     rc = a->piece_count > 0
              ? fetch_pieces(k, a)
              : staged_fetch(&d->at, k->src.block,
-                            &(struct gpu_copy){ps_shm_data(k->src.block),
+                            &(struct gpu_copy){k->src.block->data,
                                                a->array->src, k->array.bytes},
                             1, &d->source);
     if (rc != 0) {
@@ -165,8 +165,7 @@ static int scale_to_block(struct psc_op *part, const uint8_t *from,
         ps_shm_put(&c->shm, b);
         return rc;
     }
-    coll_copy_scaled(k, ps_shm_data(b), from, part->result.bytes,
-                     k->dst.postscale);
+    coll_copy_scaled(k, b->data, from, part->result.bytes, k->dst.postscale);
     c->stats.bytes_copied += part->result.bytes;
     *ret_block = b;
     return 0;
@@ -202,7 +201,7 @@ static int write_result(struct psc_op *part, const void *data)
 
     if (k->dst.postscale != 1 || !gpu_pin_results(k->device->at.gpu, data)) {
         rc = scale_to_block(part, from, &block);
-        from = rc == 0 ? ps_shm_data(block) : from;
+        from = rc == 0 ? block->data : from;
     }
     if (rc == 0 && k->dst.pieces != NULL) {
         rc = write_pieces(part, from, block);
@@ -278,8 +277,7 @@ static int widen_out(struct coll *k)
     if (rc != 0) {
         return rc;
     }
-    memcpy(ps_shm_data(wide),
-           (const uint8_t *)ps_shm_data(k->src.block) + k->src.offset,
+    memcpy(wide->data, (const uint8_t *)k->src.block->data + k->src.offset,
            k->array.bytes);
     coll_release_source(k);
     wide->uses++;
@@ -466,7 +464,7 @@ static void copy_own_rows(struct coll *k, const struct source_range *s)
     if (k->rc != 0 || k->op->detached || k->src.block == NULL || out == NULL) {
         return;
     }
-    from = (const uint8_t *)ps_shm_data(k->src.block) + k->src.offset +
+    from = (const uint8_t *)k->src.block->data + k->src.offset +
            s->source_offset;
     if (k->device != NULL && k->dst.out != NULL) {
         coll_device_copy(k, out, from, s->bytes);

@@ -233,7 +233,7 @@ static void fill_neutral(struct coll *k)
 {
     const uint64_t bits = neutral_bits(k->array.dtype, k->op->args.reduce);
     const size_t size = ps_dtype_size(k->array.dtype);
-    uint8_t *at = ps_shm_data(k->src.block);
+    uint8_t *at = k->src.block->data;
 
     for (uint64_t i = 0; i < k->array.count; i++) {
         memcpy(at + i * size, &bits, size); /* Little-endian hosts only. */

@@ -106,7 +106,7 @@ static int copy_source(struct psc_client *c, struct coll *k,
     if (rc != 0) {
         return rc;
     }
-    at = ps_shm_data(k->src.block);
+    at = k->src.block->data;
     pthread_mutex_unlock(&c->lock);
     if (a->piece_count == 0) {
         coll_copy_scaled(k, at, a->array->src, k->array.bytes, a->o.prescale);
@@ -144,7 +144,7 @@ static int adopt_source(struct psc_client *c, struct coll *k,
             b->uses++;
             k->src.block = b;
             k->src.offset = (size_t)((const uint8_t *)a->array->src -
-                                     (const uint8_t *)ps_shm_data(b));
+                                     (const uint8_t *)b->data);
             return 0;
         }
     }

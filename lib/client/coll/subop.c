@@ -282,7 +282,7 @@ int coll_small_round(struct coll *k, const char *name, uint64_t bytes,
     if (rc != 0) {
         return rc;
     }
-    *ret_words = ps_shm_data(part->src.block);
+    *ret_words = part->src.block->data;
     memset(*ret_words, 0, bytes);
     *ret_part = part;
     return 0;

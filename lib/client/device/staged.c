@@ -211,7 +211,7 @@ static void release_sources(struct psc_client *c, struct staged_op *s)
 static int sum_sources(struct psc_op *op)
 {
     struct staged_op *s = state_of(op);
-    const uint8_t *at = ps_shm_data(s->sources);
+    const uint8_t *at = s->sources->data;
     const void **srcs = calloc(s->source_count, sizeof(*srcs));
     int rc = PSC_E_NOMEM;
 
@@ -294,7 +294,7 @@ static int fetch_source(struct psc_op *op, const void *src)
     if (rc != 0) {
         return rc;
     }
-    to = ps_shm_data(op->src.block);
+    to = op->src.block->data;
     op->src.is_held = !op_may_stream(op, src);
     while (rc == 0 && from < bytes) {
         size_t piece = op->src.is_held || bytes - from < PIECE_BYTES
@@ -327,7 +327,7 @@ static int fetch_sources(struct psc_op *op, const struct psc_device *where,
     s->sources->uses++;
     s->source_count = count;
     op->src.is_held = true;
-    to = ps_shm_data(s->sources);
+    to = s->sources->data;
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
         const struct gpu_copy copy = {to + i * stride, srcs[i], op->key->bytes};
         struct staged at = {0};
@@ -368,7 +368,7 @@ static int copy_to_block(struct psc_op *op, const void *data)
     if (rc == 0) {
         op_set_state(op, OP_COPYING);
         pthread_mutex_unlock(&c->lock);
-        ps_kernel_copy(ps_shm_data(op->src.block), data, op->key->bytes);
+        ps_kernel_copy(op->src.block->data, data, op->key->bytes);
         pthread_mutex_lock(&c->lock);
         c->stats.bytes_copied += op->key->bytes;
     }
@@ -390,7 +390,7 @@ static int copy_result(struct psc_op *op, const void *data)
         block = op->src.block;
     }
     if (rc == 0 && block != NULL) {
-        data = ps_shm_data(block);
+        data = block->data;
         op->src.block = NULL;
     }
     if (rc == 0) {
