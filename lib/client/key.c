@@ -42,7 +42,7 @@ uint64_t key_rounds_begun(const struct key *k)
 
     PS_LIST_EACH_OF(const struct psc_op, op, of_key, &k->queue)
     {
-        round += op_is_round(op->kind);
+        round += op_kinds[op->kind].is_round;
     }
     return round;
 }

@@ -22,17 +22,16 @@
 #define PLACE_BITS 20u
 #define PLACES_MAX (1u << PLACE_BITS)
 
-static const struct {
-    const char *name;
-    enum ps_op wire;
-} kinds[] = {
+const struct op_kind_facts op_kinds[] = {
     [OP_INIT] = {"init", PS_OP_INIT},
-    [OP_PUSH] = {"push", PS_OP_PUSH},
-    [OP_PULL] = {"pull", PS_OP_PULL},
-    [OP_PUSHPULL] = {"pushpull", PS_OP_PUSHPULL},
-    [OP_BROADCAST] = {"broadcast", PS_OP_BROADCAST},
-    [OP_PUSH_ROWS] = {"push of rows", PS_OP_PUSH_ROWS},
-    [OP_PULL_ROWS] = {"pull of rows", PS_OP_PULL_ROWS},
+    [OP_PUSH] = {"push", PS_OP_PUSH, .is_round = true},
+    [OP_PULL] = {"pull", PS_OP_PULL, .is_pull = true, .has_result = true},
+    [OP_PUSHPULL] = {"pushpull", PS_OP_PUSHPULL, .is_round = true,
+                     .has_result = true},
+    [OP_BROADCAST] = {"broadcast", PS_OP_BROADCAST, .is_round = true,
+                      .has_result = true},
+    [OP_PUSH_ROWS] = {"push of rows", PS_OP_PUSH_ROWS, .is_round = true},
+    [OP_PULL_ROWS] = {"pull of rows", PS_OP_PULL_ROWS, .is_pull = true},
     [OP_BARRIER] = {"barrier", 0},
     [OP_OPTIMIZER] = {"optimizer", 0},
     [OP_STATE] = {"copy of the optimizer's state", 0},
@@ -42,7 +41,7 @@ static const struct {
     [OP_REPORT] = {"report of scalars", 0},
     [OP_KEY] = {"declaration", 0},
     [OP_COLL] = {"collective", 0},
-    [OP_SKIP] = {"skip", PS_OP_SKIP},
+    [OP_SKIP] = {"skip", PS_OP_SKIP, .is_round = true},
 };
 
 void op_name(const struct psc_op *op, char *text, size_t size)
@@ -50,12 +49,13 @@ void op_name(const struct psc_op *op, char *text, size_t size)
     if (op->kind == OP_COLL) {
         op->hooks->name(op, text, size);
     } else if (op->key == NULL) {
-        snprintf(text, size, "%s", kinds[op->kind].name);
-    } else if (op_is_round(op->kind) && op->state != OP_QUEUED) {
-        snprintf(text, size, "%s of '%s', round %llu,", kinds[op->kind].name,
+        snprintf(text, size, "%s", op_kinds[op->kind].name);
+    } else if (op_kinds[op->kind].is_round && op->state != OP_QUEUED) {
+        snprintf(text, size, "%s of '%s', round %llu,", op_kinds[op->kind].name,
                  op->key->name, (unsigned long long)op->round);
     } else {
-        snprintf(text, size, "%s of '%s'", kinds[op->kind].name, op->key->name);
+        snprintf(text, size, "%s of '%s'", op_kinds[op->kind].name,
+                 op->key->name);
     }
 }
 
@@ -77,18 +77,14 @@ void op_label(const struct psc_op *op, char *text, size_t size)
     } else if (op->kind == OP_BARRIER) {
         snprintf(text, size, "barrier %llu", round);
     } else if (op->key == NULL) {
-        snprintf(text, size, "%s", kinds[op->kind].name);
-    } else if (op_is_round(op->kind) && op->state != OP_QUEUED) {
-        snprintf(text, size, "%s of %s round %llu", kinds[op->kind].name,
+        snprintf(text, size, "%s", op_kinds[op->kind].name);
+    } else if (op_kinds[op->kind].is_round && op->state != OP_QUEUED) {
+        snprintf(text, size, "%s of %s round %llu", op_kinds[op->kind].name,
                  op->key->name, round);
     } else {
-        snprintf(text, size, "%s of %s", kinds[op->kind].name, op->key->name);
+        snprintf(text, size, "%s of %s", op_kinds[op->kind].name,
+                 op->key->name);
     }
-}
-
-enum ps_op op_wire_kind(enum op_kind kind)
-{
-    return kinds[kind].wire;
 }
 
 /* ------------------------------------------------------------------ states */
@@ -374,10 +370,10 @@ static void count_op_ended(struct psc_op *op)
     struct psc_client *c = op->client;
 
     c->stats.ops++;
-    if (op_is_round(op->kind) && op->kind != OP_SKIP) {
+    if (op_kinds[op->kind].is_round && op->kind != OP_SKIP) {
         c->stats.rounds++;
     }
-    if (op_has_result(op->kind)) {
+    if (op_kinds[op->kind].has_result) {
         c->stats.bytes_got += op->key->bytes;
     }
 }

@@ -50,6 +50,18 @@ enum op_kind {
     OP_SKIP, /* Round skipped by a joined rank, see coll/join.c. */
 };
 
+/* What all operations of a kind have in common. */
+struct op_kind_facts {
+    const char *name;
+    enum ps_op wire; /* 0: not sent as an operation on a key. */
+    bool is_round;   /* Is one round of its key. */
+    bool is_pull;
+    bool has_result; /* The value of its key. */
+};
+
+/* By enum op_kind. */
+extern const struct op_kind_facts op_kinds[];
+
 enum op_state {
     OP_NEW,        /* Not submitted yet. */
     OP_QUEUED,     /* Waits here for earlier operations on its key. */
@@ -217,27 +229,12 @@ struct psc_op {
     struct ps_list_node of_callbacks;
 };
 
-static inline bool op_is_round(enum op_kind kind)
-{
-    return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST ||
-           kind == OP_PUSH_ROWS || kind == OP_SKIP;
-}
-static inline bool op_is_pull(enum op_kind kind)
-{
-    return kind == OP_PULL || kind == OP_PULL_ROWS;
-}
-static inline bool op_has_result(enum op_kind kind)
-{
-    return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;
-}
-
 /* --------------------------------------------------------------- life, op.c */
 
 /* Writes "pushpull of 'fc1.weight'", with the round if it has one. */
 void op_name(const struct psc_op *op, char *text, size_t size);
 /* Writes "pushpull of fc1.weight round 3", "barrier 2", for lists. */
 void op_label(const struct psc_op *op, char *text, size_t size);
-enum ps_op op_wire_kind(enum op_kind kind);
 /* A new operation, or NULL without memory. */
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind);
 /* The open operation of that id, or NULL. */

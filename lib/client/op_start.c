@@ -257,7 +257,7 @@ static int check_call(struct psc_client *c, const struct op_call *a,
         k->rc = 0;
         return rc;
     }
-    if (c->colls.join != NULL && op_is_round(a->kind) && !k->is_async) {
+    if (c->colls.join != NULL && op_kinds[a->kind].is_round && !k->is_async) {
         return client_error(c, PSC_E_INVAL,
                             "'%s': this rank has joined; it takes part in "
                             "rounds again once all ranks have joined",

@@ -152,9 +152,9 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
 
 static void assign_round(struct psc_op *op)
 {
-    op->round = op_is_round(op->kind)  ? op->key->round + 1
-                : op_is_pull(op->kind) ? op->key->round
-                                       : 0;
+    op->round = op_kinds[op->kind].is_round  ? op->key->round + 1
+                : op_kinds[op->kind].is_pull ? op->key->round
+                                             : 0;
 }
 
 /* True if `out` may be written before the operation ends. False while the agent
@@ -186,7 +186,8 @@ static size_t source_bytes(const struct psc_op *op)
     if (op->kind == OP_PUSH_ROWS) {
         return op->src.row_count * key_row_bytes(op->key);
     }
-    return op->src.block != NULL && !op_is_pull(op->kind) ? op->key->bytes : 0;
+    return op->src.block != NULL && !op_kinds[op->kind].is_pull ? op->key->bytes
+                                                                : 0;
 }
 
 static int send_op(struct psc_op *op)
@@ -203,7 +204,7 @@ static int send_op(struct psc_op *op)
     m = (struct ps_msg_l_op){
         .op_id = op->id,
         .op = (uint8_t)(op->args.send_only ? PS_OP_BROADCAST_SEND_ONLY
-                                           : op_wire_kind(op->kind)),
+                                           : op_kinds[op->kind].wire),
         .key = op->key->agent_number,
         .region = b != NULL ? b->region : 0,
         .offset = b != NULL ? b->offset + op->src.offset : 0,
@@ -224,7 +225,7 @@ static int send_op(struct psc_op *op)
         return rc;
     }
     op_set_state(op, OP_SENT);
-    if (op_is_round(op->kind)) {
+    if (op_kinds[op->kind].is_round) {
         op->key->round = op->round;
     }
     op->client->stats.bytes_given += source_bytes(op);
@@ -239,7 +240,7 @@ void op_pump(struct psc_client *c, struct key *k)
            (op = PS_LIST_FIRST(struct psc_op, of_key, &k->queue)) != NULL) {
         int rc;
 
-        if (!op_is_pull(op->kind) && k->ops_open > 0) {
+        if (!op_kinds[op->kind].is_pull && k->ops_open > 0) {
             return;
         }
         if (op->src.streaming && op->src.is_held) {
@@ -518,7 +519,7 @@ static bool wants_result(const struct psc_op *op)
 {
     return op->hooks != NULL && op->hooks->wants_result != NULL
                ? op->hooks->wants_result(op)
-               : op_has_result(op->kind) && op->result.out != NULL &&
+               : op_kinds[op->kind].has_result && op->result.out != NULL &&
                      !op->detached;
 }
 
@@ -613,7 +614,7 @@ static void end_with_result(struct psc_op *op)
 {
     int rc = 0;
 
-    if (op_has_result(op->kind) && !op->key->is_async) {
+    if (op_kinds[op->kind].has_result && !op->key->is_async) {
         op->result.data = op->key->data[op->version & 1];
     }
     if (wants_result(op)) {
@@ -645,7 +646,7 @@ void op_accept_done(struct psc_client *c, const struct ps_msg_l_done *m)
     if (m->error != 0) {
         /* A failed round had no contribution of this rank, so its number is
          * used again; so is that of a failed barrier. */
-        if (op_is_round(op->kind) && k->round == op->round) {
+        if (op_kinds[op->kind].is_round && k->round == op->round) {
             k->round--;
         }
         if (is_barrier) {
@@ -716,7 +717,7 @@ static void requeue(struct psc_op *op)
     if (op->key != NULL) {
         queue = &op->key->queue;
         c->stats.bytes_given -= source_bytes(op);
-        if (op_is_round(op->kind)) {
+        if (op_kinds[op->kind].is_round) {
             op->key->round = op->round - 1;
         }
     } else if (op->kind == OP_BARRIER) {

@@ -542,7 +542,7 @@ static int check_result(const struct psc_op *op)
     if (op->rc != 0) {
         return op_result(op);
     }
-    if (!op_has_result(op->kind) && op->kind != OP_COLL) {
+    if (!op_kinds[op->kind].has_result && op->kind != OP_COLL) {
         return client_error(c, PSC_E_NOENT,
                             "this kind of operation has no result");
     }
@@ -700,7 +700,7 @@ static int cancel_op(struct psc_op *op)
 {
     switch (op->state) {
     case OP_QUEUED:
-        if (op->must_resend && !op_is_pull(op->kind)) {
+        if (op->must_resend && !op_kinds[op->kind].is_pull) {
             return refuse_cancel(op, PSC_E_REFUSED,
                                  "an agent that was lost had it, and the other "
                                  "ranks may depend on it");
@@ -711,7 +711,7 @@ static int cancel_op(struct psc_op *op)
         if (op_is_abandoned(op)) {
             return 0;
         }
-        if (!op_is_pull(op->kind)) {
+        if (!op_kinds[op->kind].is_pull) {
             return refuse_cancel(
                 op, PSC_E_REFUSED,
                 "the agent has it, and the other ranks may depend on it");

@@ -164,8 +164,9 @@ int shared_attach(struct psc_op *op, const struct psc_device *where,
 {
     struct psc_client *c = op->client;
     const void *src = srcs != NULL ? srcs[0] : NULL;
-    const void *out = op_has_result(op->kind) && !op->detached ? op->result.out
-                                                               : NULL;
+    const void *out = op_kinds[op->kind].has_result && !op->detached
+                          ? op->result.out
+                          : NULL;
     struct shared_op s = {.base.ops = &shared_ops, .where = *where};
     struct shared_op *made;
     struct gpu *g;
