@@ -72,6 +72,14 @@ static inline void ps_list_remove(struct ps_list_node *n)
     n->prev = NULL;
 }
 
+/* Removes a node that may be in no list. */
+static inline void ps_list_unlink(struct ps_list_node *n)
+{
+    if (ps_list_linked(n)) {
+        ps_list_remove(n);
+    }
+}
+
 static inline struct ps_list_node *ps_list_first(const struct ps_list *l)
 {
     return ps_list_empty(l) ? NULL : l->head.next;

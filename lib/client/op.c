@@ -306,23 +306,14 @@ static void release_block(struct psc_op *op)
     }
 }
 
-static void leave_queue(struct psc_op *op)
-{
-    if (ps_list_linked(&op->of_key)) {
-        ps_list_remove(&op->of_key);
-    }
-}
-
 void op_free(struct psc_op *op)
 {
     assert(op->state != OP_COPYING);
     if (op->state != OP_DONE) {
         op_set_state(op, OP_DONE);
     }
-    if (ps_list_linked(&op->of_callbacks)) {
-        ps_list_remove(&op->of_callbacks);
-    }
-    leave_queue(op);
+    ps_list_unlink(&op->of_callbacks);
+    ps_list_unlink(&op->of_key);
     ps_list_remove(&op->of_client);
     if (op->hooks != NULL && op->hooks->fini != NULL) {
         op->hooks->fini(op);
@@ -412,7 +403,7 @@ void op_finish_ending(struct psc_op *op)
 
 void op_end(struct psc_op *op, int rc, const char *text)
 {
-    leave_queue(op);
+    ps_list_unlink(&op->of_key);
     op_release_number(op);
     op->rc = rc;
     if (rc == 0) {
@@ -452,7 +443,7 @@ void op_keep_results(struct psc_client *c)
 
 void op_drop(struct psc_op *op)
 {
-    leave_queue(op);
+    ps_list_unlink(&op->of_key);
     release_block(op);
     op_set_state(op, OP_DONE);
     op_free_later(op);

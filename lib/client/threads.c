@@ -120,9 +120,7 @@ void waiting_remove_client(struct psc_client *c)
         return;
     }
     pthread_mutex_lock(&process.lock);
-    if (ps_list_linked(&c->of_process)) {
-        ps_list_remove(&c->of_process);
-    }
+    ps_list_unlink(&c->of_process);
     pthread_mutex_unlock(&process.lock);
 }
 

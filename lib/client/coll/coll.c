@@ -34,13 +34,6 @@
 
 #define EXACT_MAX 256u
 
-static void order_leave(struct coll *k)
-{
-    if (ps_list_linked(&k->of_order_queue)) {
-        ps_list_remove(&k->of_order_queue);
-    }
-}
-
 /* ------------------------------------------------------- as one operation */
 
 static void name_coll(const struct psc_op *op, char *text, size_t size)
@@ -58,7 +51,7 @@ static void free_coll(struct psc_op *op)
     for (uint32_t i = 0; i < k->join.skip_count; i++) {
         op_free(k->join.skips[i]);
     }
-    order_leave(k);
+    ps_list_unlink(&k->of_order_queue);
     coll_device_drop_source(k);
     coll_release_source(k);
     coll_device_close(k);
@@ -221,7 +214,7 @@ static void coll_end(struct coll *k)
 {
     struct psc_op *op = k->op;
 
-    order_leave(k);
+    ps_list_unlink(&k->of_order_queue);
     coll_skips_detach(k);
     coll_device_drop_source(k);
     coll_release_source(k);
@@ -363,7 +356,7 @@ static void run_stages(struct coll *k)
         }
     }
     if (k->stage == COLL_MISMATCH || is_in_last_stage(k)) {
-        order_leave(k);
+        ps_list_unlink(&k->of_order_queue);
     }
     while (k->rc == 0 && k->subops.open == 1 && k->is_join &&
            is_in_last_stage(k)) {
