@@ -274,7 +274,7 @@ static int send_bye(struct psc_client *c)
     if (client_send(c, &m) != 0) {
         return 0;
     }
-    while (!ps_sock_flushed(c->sock) && client_ms_until(deadline) > 0) {
+    while (ps_sock_pending(c->sock) > 0 && client_ms_until(deadline) > 0) {
         int rc = ps_sock_wait(c->sock, client_ms_until(deadline));
 
         /* Answers are read only to make space for the message. */

@@ -121,36 +121,6 @@ static const struct ps_state_table op_states = {
     .allowed = successors,
 };
 
-static bool is_at_agent(enum op_state state)
-{
-    return state == OP_SENT || state == OP_COPYING;
-}
-
-static void count_sent(struct psc_op *op)
-{
-    struct op_table *t = &op->client->ops;
-
-    t->sent++;
-    t->streaming += op->result.copies_progress;
-    if (op->key != NULL) {
-        op->key->ops_open++;
-    }
-}
-
-static void uncount_sent(struct psc_op *op)
-{
-    struct op_table *t = &op->client->ops;
-
-    t->sent--;
-    t->streaming -= op->result.copies_progress;
-    if (op->key != NULL) {
-        op->key->ops_open--;
-    }
-    if (op->kind == OP_BARRIER) {
-        op->client->queues.barrier_open = false;
-    }
-}
-
 /* Not part of op_set_state(), which is on the way of every operation. */
 static __attribute__((noinline, cold)) void refuse_state(struct psc_op *op,
                                                          enum op_state to)
@@ -162,7 +132,11 @@ static __attribute__((noinline, cold)) void refuse_state(struct psc_op *op,
 
 void op_set_state(struct psc_op *op, enum op_state to)
 {
+    const uint32_t at_agent = PS_STATE_BIT(OP_SENT) | PS_STATE_BIT(OP_COPYING);
     const enum op_state from = op->state;
+    const bool was_there = (at_agent & PS_STATE_BIT(from)) != 0;
+    const bool is_there = (at_agent & PS_STATE_BIT(to)) != 0;
+    struct op_table *t = &op->client->ops;
 
     if (!ps_state_may_follow(&op_states, from, to)) {
         refuse_state(op, to);
@@ -170,31 +144,37 @@ void op_set_state(struct psc_op *op, enum op_state to)
     }
     op->state = to;
     if (from == OP_QUEUED) {
-        op->client->ops.queued--;
+        t->queued--;
     } else if (to == OP_QUEUED) {
-        op->client->ops.queued++;
+        t->queued++;
     }
-    if (is_at_agent(to)) {
-        if (!is_at_agent(from)) {
-            op->must_resend = false;
-            count_sent(op);
+    if (is_there && !was_there) {
+        op->must_resend = false;
+        t->sent++;
+        t->streaming += op->result.copies_progress;
+        if (op->key != NULL) {
+            op->key->ops_open++;
         }
-    } else if (is_at_agent(from)) {
-        uncount_sent(op);
+    } else if (was_there && !is_there) {
+        t->sent--;
+        t->streaming -= op->result.copies_progress;
+        if (op->key != NULL) {
+            op->key->ops_open--;
+        }
+        if (op->kind == OP_BARRIER) {
+            op->client->queues.barrier_open = false;
+        }
     }
 }
 
 /* ----------------------------------------------------------------- numbers */
 
-static int reserve_op_slot(struct psc_client *c)
+static int add_slots(struct psc_client *c)
 {
     uint32_t cap = c->ops.slot_cap == 0 ? 64 : c->ops.slot_cap * 2;
     struct psc_op **places;
     uint32_t *free_places;
 
-    if (c->ops.free_slot_count > 0 || c->ops.slot_count < c->ops.slot_cap) {
-        return 0;
-    }
     if (cap > PLACES_MAX) {
         return PSC_E_FULL;
     }
@@ -216,10 +196,13 @@ int op_number(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     uint32_t place;
-    int rc = reserve_op_slot(c);
 
-    if (rc != 0) {
-        return rc;
+    if (c->ops.free_slot_count == 0 && c->ops.slot_count == c->ops.slot_cap) {
+        int rc = add_slots(c);
+
+        if (rc != 0) {
+            return rc;
+        }
     }
     place = c->ops.free_slot_count > 0
                 ? c->ops.free_slots[--c->ops.free_slot_count]
@@ -356,19 +339,6 @@ static void defer_error(struct psc_op *op)
     op->text = NULL;
 }
 
-static void count_op_ended(struct psc_op *op)
-{
-    struct psc_client *c = op->client;
-
-    c->stats.ops++;
-    if (op_kinds[op->kind].is_round && op->kind != OP_SKIP) {
-        c->stats.rounds++;
-    }
-    if (op_kinds[op->kind].has_result) {
-        c->stats.bytes_got += op->key->bytes;
-    }
-}
-
 void op_free_later(struct psc_op *op)
 {
     ps_list_push_back(&op->client->ops.deferred_free, &op->of_key);
@@ -403,11 +373,15 @@ void op_finish_ending(struct psc_op *op)
 
 void op_end(struct psc_op *op, int rc, const char *text)
 {
+    struct psc_stats *stats = &op->client->stats;
+
     ps_list_unlink(&op->of_key);
     op_release_number(op);
     op->rc = rc;
     if (rc == 0) {
-        count_op_ended(op);
+        stats->ops++;
+        stats->rounds += op_kinds[op->kind].is_round && op->kind != OP_SKIP;
+        stats->bytes_got += op_kinds[op->kind].has_result ? op->key->bytes : 0;
     } else if (text != NULL && text[0] != '\0') {
         /* Without memory the text of the code remains. */
         op->text = strdup(text);

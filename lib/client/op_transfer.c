@@ -150,13 +150,6 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
 
 /* ----------------------------------------------------------- order on a key */
 
-static void assign_round(struct psc_op *op)
-{
-    op->round = op_kinds[op->kind].is_round  ? op->key->round + 1
-                : op_kinds[op->kind].is_pull ? op->key->round
-                                             : 0;
-}
-
 /* True if `out` may be written before the operation ends. False while the agent
  * may still read the source from it. */
 static bool may_copy_progress(const struct psc_op *op)
@@ -192,20 +185,22 @@ static size_t source_bytes(const struct psc_op *op)
 
 static int send_op(struct psc_op *op)
 {
+    const struct op_kind_facts *kind = &op_kinds[op->kind];
     struct ps_shm_block *b = op->src.block;
+    struct key *k = op->key;
     struct ps_msg_l_op m;
     int rc = op_number(op);
 
     if (rc != 0) {
         return rc;
     }
-    assign_round(op);
+    op->round = kind->is_round ? k->round + 1 : kind->is_pull ? k->round : 0;
     op->result.copies_progress = may_copy_progress(op);
     m = (struct ps_msg_l_op){
         .op_id = op->id,
         .op = (uint8_t)(op->args.send_only ? PS_OP_BROADCAST_SEND_ONLY
-                                           : op_kinds[op->kind].wire),
-        .key = op->key->agent_number,
+                                           : kind->wire),
+        .key = k->agent_number,
         .region = b != NULL ? b->region : 0,
         .offset = b != NULL ? b->offset + op->src.offset : 0,
         .round = op->round,
@@ -225,8 +220,8 @@ static int send_op(struct psc_op *op)
         return rc;
     }
     op_set_state(op, OP_SENT);
-    if (op_kinds[op->kind].is_round) {
-        op->key->round = op->round;
+    if (kind->is_round) {
+        k->round = op->round;
     }
     op->client->stats.bytes_given += source_bytes(op);
     return 0;
@@ -426,13 +421,6 @@ static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
 
 /* --------------------------------------------------------------- submitting */
 
-static void kick_if_sleeping(struct psc_client *c)
-{
-    if (c->ops.queued > 0) {
-        client_kick(c);
-    }
-}
-
 int op_submit(struct psc_op *op, const struct ps_msg *msg)
 {
     struct psc_client *c = op->client;
@@ -444,7 +432,6 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         op_set_state(op, OP_QUEUED);
         ps_list_push_back(&c->queues.barriers, &op->of_key);
         op_send_barriers(c);
-        kick_if_sleeping(c);
     } else if (op->key == NULL) {
         int rc = submit_job_request(op, msg);
 
@@ -455,10 +442,13 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         op_set_state(op, OP_QUEUED);
         ps_list_push_back(&op->key->queue, &op->of_key);
         op_pump(c, op->key);
-        kick_if_sleeping(c);
-        if (c->ring.is_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
-            return 0; /* The agent is busy: flushed with later operations. */
-        }
+    }
+    if (c->ops.queued > 0) {
+        client_kick(c);
+    }
+    if (op->key != NULL && c->ring.is_full &&
+        ps_sock_pending(c->sock) < FLUSH_BYTES) {
+        return 0; /* The agent is busy: flushed with later operations. */
     }
     client_flush(c);
     return 0;

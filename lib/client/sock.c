@@ -342,11 +342,6 @@ int ps_sock_put_frame(struct ps_sock *s, const void *frame, size_t len)
     return rc;
 }
 
-bool ps_sock_flushed(const struct ps_sock *s)
-{
-    return s->tx_from == s->tx_to;
-}
-
 size_t ps_sock_pending(const struct ps_sock *s)
 {
     return s->tx_to - s->tx_from;

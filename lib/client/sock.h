@@ -39,9 +39,8 @@ PS_MUST_USE int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg,
 /* Queues an encoded message. */
 PS_MUST_USE int ps_sock_put_frame(struct ps_sock *s, const void *frame,
                                   size_t len);
-/* Sends as much as the kernel takes now. */
+/* Sends as much as the kernel takes now, if bytes are queued. */
 PS_MUST_USE int ps_sock_flush(struct ps_sock *s);
-bool ps_sock_flushed(const struct ps_sock *s);
 size_t ps_sock_pending(const struct ps_sock *s); /* Bytes queued. */
 /* Reads once. PS_E_AGAIN: no data; PS_E_CLOSED: the peer closed. */
 PS_MUST_USE int ps_sock_read(struct ps_sock *s);

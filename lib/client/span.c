@@ -163,7 +163,7 @@ static bool send_some(struct psc_client *c)
 
     /* Without limit they would queue for an agent that does not read. */
     if (c->rc != 0 || !c->id.is_welcomed || c->reattach.link != LINK_UP ||
-        !ps_sock_flushed(c->sock)) {
+        ps_sock_pending(c->sock) > 0) {
         return false;
     }
     take_spans(c->spans, spans, names, &m.l_spans);

@@ -106,51 +106,37 @@ int client_put(struct psc_client *c, const struct ps_msg *msg)
     return ps_sock_put(c->sock, msg, -1);
 }
 
-/* False: it must use the socket. */
-static bool push_op(struct psc_client *c, const struct ps_msg_l_op *m)
-{
-    if (c->ring.memory == NULL ||
-        (c->ring.is_full &&
-         ps_ring_free_op_slots(&c->ring.worker) < PS_RING_OP_SLOTS / 2)) {
-        return false;
-    }
-    c->ring.is_full = !ps_ring_push_op(&c->ring.worker, m,
-                                       ps_sock_frames(c->sock));
-    c->ring.needs_wake = c->ring.needs_wake || !c->ring.is_full;
-    return !c->ring.is_full;
-}
-
 int client_put_op(struct psc_client *c, const struct ps_msg_l_op *m)
 {
-    return push_op(c, m) ? 0
-                         : client_put(c, &(struct ps_msg){.code = PS_MSG_L_OP,
-                                                          .l_op = *m});
-}
+    struct ring *r = &c->ring;
 
-static void wake_agent(struct psc_client *c)
-{
-    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
-    int rc = 0;
-
-    c->ring.needs_wake = false;
-    /* A frame on its way wakes the agent as well. */
-    if (c->rc == 0 && ps_sock_flushed(c->sock) &&
-        ps_ring_wake_agent(&c->ring.worker)) {
-        rc = ps_sock_put(c->sock, &wake, -1);
+    if (r->memory != NULL &&
+        (!r->is_full ||
+         ps_ring_free_op_slots(&r->worker) >= PS_RING_OP_SLOTS / 2)) {
+        r->is_full = !ps_ring_push_op(&r->worker, m, ps_sock_frames(c->sock));
+        if (!r->is_full) {
+            r->needs_wake = true;
+            return 0;
+        }
     }
-    if (rc != 0) {
-        client_fail(c, rc, "cannot wake the agent: %s", ps_strerror(rc));
-    }
+    return client_put(c, &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = *m});
 }
 
 void client_flush(struct psc_client *c)
 {
-    int rc;
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    int rc = 0;
 
-    if (c->ring.needs_wake) {
-        wake_agent(c);
+    /* A frame on its way wakes the agent as well. */
+    if (c->ring.needs_wake && c->rc == 0 && ps_sock_pending(c->sock) == 0 &&
+        ps_ring_wake_agent(&c->ring.worker)) {
+        rc = ps_sock_put(c->sock, &wake, -1);
     }
-    rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0 : ps_sock_flush(c->sock);
+    c->ring.needs_wake = false;
+    if (rc != 0) {
+        client_fail(c, rc, "cannot wake the agent: %s", ps_strerror(rc));
+    }
+    rc = c->rc == 0 ? ps_sock_flush(c->sock) : 0;
     /* Closed: the reader notices it after the agent's last messages. */
     if (rc != 0 && rc != PS_E_CLOSED) {
         client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
