@@ -347,20 +347,6 @@ size_t ps_sock_pending(const struct ps_sock *s)
     return s->tx_to - s->tx_from;
 }
 
-static int epoll_want_out(struct ps_sock *s, bool want)
-{
-    struct epoll_event ev = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN};
-
-    if (s->polls_out == want) {
-        return 0;
-    }
-    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &ev) != 0) {
-        return ps_err_from_errno(errno);
-    }
-    s->polls_out = want;
-    return 0;
-}
-
 static void pop_passed_fd(struct ps_sock *s)
 {
     close(s->passed_fds[0].fd);
@@ -412,24 +398,37 @@ static ssize_t send_some(struct ps_sock *s)
 
 int ps_sock_flush(struct ps_sock *s)
 {
-    while (s->tx_from < s->tx_to) {
+    bool is_full = false;
+
+    while (s->tx_from < s->tx_to && !is_full) {
         ssize_t n = send_some(s);
 
-        if (n < 0) {
-            if (errno == EAGAIN) {
-                return epoll_want_out(s, true);
-            }
+        if (n >= 0) {
+            s->tx_from += (size_t)n;
+            s->tx_at += (uint64_t)n;
+        } else if (errno == EAGAIN) {
+            is_full = true;
+        } else {
             s->error = errno;
             return errno == EPIPE || errno == ECONNRESET
                        ? PS_E_CLOSED
                        : ps_err_from_errno(errno);
         }
-        s->tx_from += (size_t)n;
-        s->tx_at += (uint64_t)n;
     }
-    s->tx_from = 0;
-    s->tx_to = 0;
-    return epoll_want_out(s, false);
+    if (!is_full) {
+        s->tx_from = 0;
+        s->tx_to = 0;
+    }
+    if (s->polls_out != is_full) {
+        struct epoll_event ev = {.events = is_full ? EPOLLIN | EPOLLOUT
+                                                   : EPOLLIN};
+
+        if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &ev) != 0) {
+            return ps_err_from_errno(errno);
+        }
+        s->polls_out = is_full;
+    }
+    return 0;
 }
 
 /* ---------------------------------------------------------------------- in */
