@@ -50,7 +50,7 @@ enum op_kind {
     OP_SKIP, /* Round skipped by a joined rank, see coll/join.c. */
 };
 
-/* What all operations of a kind have in common. */
+/* Properties that all operations of a kind have in common. */
 struct op_kind_facts {
     const char *name;
     enum ps_op wire; /* 0: not sent as an operation on a key. */
