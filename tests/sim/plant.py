@@ -23,13 +23,13 @@ NO_REWIND = ("lib/core/agent/residual_log.c",
 PLANTS = {
     "sched/diverged: believes that each operation waits for a rank": [
         ("lib/core/sched/query/diverged.c",
-         "if (!of->is_blocked[n]) {",
+         "if (!q->is_blocked[n]) {",
          "if (false) {"),
     ],
     "sched/diverged: takes ranks that can go on for ranks that wait": [
         ("lib/core/sched/query/diverged.c",
-         "if (!at->is_reported || at->still == PS_STILLNESS_MOVING ||",
-         "            if (!at->is_reported ||"),
+         "at->still == PS_STILLNESS_MOVING || at->ops == 0) {",
+         "at->ops == 0) {"),
     ],
     "sched/diverged: takes a quiet process for a still one": [
         ("lib/core/sched/query/diverged.c",
@@ -38,7 +38,7 @@ PLANTS = {
     ],
     "sched/diverged: does not see what moves between its questions": [
         ("lib/core/sched/query/diverged.c",
-         "ok = ok && mark_of(st->s, w).moves == w->first.moves &&",
+         "ok = ok && mark_of(w).moves == w->first.moves &&",
          "        ok = ok &&"),
     ],
     "sched/diverged: adds the times of two rings": [

@@ -345,6 +345,12 @@ uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent)
     return i;
 }
 
+bool ps_sched_job_is_rank_at(const struct ps_sched_job *j, uint32_t rank,
+                             uint32_t agent)
+{
+    return rank < j->workers.count && j->workers.list[rank].agent_node == agent;
+}
+
 struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
                                                    uint32_t node)
 {

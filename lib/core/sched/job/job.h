@@ -324,6 +324,9 @@ bool ps_sched_job_add_agent(struct ps_sched_job *j, uint32_t agent);
 void ps_sched_job_assign_ranks(struct ps_sched_job *j);
 /* Index of the agent's slot, or slot_count. */
 uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent);
+/* After the start. True: the rank is in the job, and at this agent. */
+bool ps_sched_job_is_rank_at(const struct ps_sched_job *j, uint32_t rank,
+                             uint32_t agent);
 /* NULL: not a server of the job. */
 struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
                                                    uint32_t node);

@@ -99,7 +99,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
-    ps_sched_diverged_drop_job(st->s, j->gen);
+    ps_sched_diverged_drop_job(st->s, j);
     ps_sched_trace_drop(s, 0, j->gen);
     ps_sched_history_add(&s->history, j, st->now);
     ps_sched_job_release_servers(s, j);
@@ -125,7 +125,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
-    ps_sched_diverged_drop_job(st->s, j->gen);
+    ps_sched_diverged_drop_job(st->s, j);
     fail_forming_groups(st, j);
     ps_sched_job_end_if_unused(st, j);
 }

@@ -125,8 +125,7 @@ void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
     for (uint32_t i = 0; i < m->scalars_count; i++) {
         const struct ps_rec_rank_scalar *r = &m->scalars[i];
 
-        if (r->rank < j->opt.num_workers &&
-            j->workers.list[r->rank].agent_node == agent->node) {
+        if (ps_sched_job_is_rank_at(j, r->rank, agent->node)) {
             accept_scalar(st, j, r, &a);
         }
     }

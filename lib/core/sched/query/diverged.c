@@ -41,26 +41,26 @@ enum watch_step {
 
 struct watch_rank {
     bool is_reported;
-    uint8_t still; /* enum ps_stillness */
-    uint32_t pid;
-    uint64_t process;
-    uint64_t moves;
-    uint32_t ops;
+    struct ps_rec_rank_wait at; /* `at.does` is `does`. */
     char does[PS_SCHED_DOES_MAX + 1];
 };
 
+/* Rounds that operations wait for, and whether one waits for a live rank. */
+struct questions {
+    uint32_t count;
+    uint32_t keys[QUESTIONS_MAX];
+    uint64_t rounds[QUESTIONS_MAX];
+    bool is_blocked[QUESTIONS_MAX];
+};
+
 struct watch_job {
-    uint64_t gen;
+    struct ps_sched_job *job; /* Not watched any more when it ends. */
     struct watch_rank *ranks; /* num_workers of them, of the last question. */
     struct watch_rank *ring;  /* The same when a ring was last confirmed. */
     struct ps_bits pending;   /* Slots that have not reported. */
     struct ps_rec_open_wait *waits;
     uint32_t wait_count;
-    /* Rounds that operations wait for, and whether one waits for a live rank. */
-    uint32_t *keys;
-    uint64_t *rounds;
-    bool *is_blocked;
-    uint32_t question_count;
+    struct questions *questions;
 };
 
 /* Sums over reports, which come in any order. */
@@ -88,23 +88,10 @@ struct watch {
 
 /* ---------------------------------------------------------------- memory */
 
-static void job_forget(struct watch_job *w)
-{
-    ps_free(w->waits);
-    ps_free(w->keys);
-    ps_free(w->rounds);
-    ps_free(w->is_blocked);
-    w->waits = NULL;
-    w->keys = NULL;
-    w->rounds = NULL;
-    w->is_blocked = NULL;
-    w->wait_count = 0;
-    w->question_count = 0;
-}
-
 static void job_fini(struct watch_job *w)
 {
-    job_forget(w);
+    ps_free(w->waits);
+    ps_free(w->questions);
     ps_free(w->ranks);
     ps_free(w->ring);
     ps_bits_fini(&w->pending);
@@ -119,31 +106,34 @@ static void watch_free(struct watch *w)
     ps_free(w);
 }
 
-static void add_job(struct watch *w, const struct ps_sched_job *j)
+static void add_job(struct watch *w, struct ps_sched_job *j)
 {
     struct watch_job *one = &w->jobs[w->job_count++];
 
-    *one = (struct watch_job){.gen = j->gen};
+    *one = (struct watch_job){.job = j};
     one->ranks = ps_calloc(j->opt.num_workers, sizeof(*one->ranks));
     one->ring = ps_calloc(j->opt.num_workers, sizeof(*one->ring));
+    one->questions = ps_calloc(1, sizeof(*one->questions));
     ps_bits_init(&one->pending, j->slot_count);
 }
 
-static struct watch_job *job_of_watch(struct watch *w, uint64_t gen)
+static struct watch_job *job_of_watch(struct watch *w,
+                                      const struct ps_sched_job *j)
 {
     for (uint32_t i = 0; i < w->job_count; i++) {
-        if (w->jobs[i].gen == gen) {
+        if (w->jobs[i].job == j) {
             return &w->jobs[i];
         }
     }
     return NULL;
 }
 
-static struct watch *find_watch(const struct ps_sched *s, uint64_t gen)
+static struct watch *find_watch(const struct ps_sched *s,
+                                const struct ps_sched_job *j)
 {
     PS_LIST_EACH_OF(struct watch, w, timer.node, &s->watches)
     {
-        if (job_of_watch(w, gen) != NULL) {
+        if (job_of_watch(w, j) != NULL) {
             return w;
         }
     }
@@ -155,7 +145,7 @@ static struct watch *find_watch(const struct ps_sched *s, uint64_t gen)
 static void ask_job(struct ps_sched_step *st, const struct watch *w,
                     struct watch_job *of)
 {
-    const struct ps_sched_job *j = ps_sched_find_job(st->s, of->gen);
+    const struct ps_sched_job *j = of->job;
 
     memset(of->ranks, 0, j->opt.num_workers * sizeof(*of->ranks));
     ps_free(of->waits);
@@ -175,12 +165,12 @@ static void ask_job(struct ps_sched_step *st, const struct watch *w,
             st, ps_members_get(&st->s->members, j->slots[i].agent_node),
             &(struct ps_msg){
                 .code = PS_MSG_WAIT_COLLECT,
-                .wait_collect = {.gen = of->gen,
+                .wait_collect = {.gen = j->gen,
                                  .request = w->request,
-                                 .keys = of->keys,
-                                 .keys_count = of->question_count,
-                                 .rounds = of->rounds,
-                                 .rounds_count = of->question_count}});
+                                 .keys = of->questions->keys,
+                                 .keys_count = of->questions->count,
+                                 .rounds = of->questions->rounds,
+                                 .rounds_count = of->questions->count}});
     }
 }
 
@@ -193,7 +183,7 @@ static void ask_agents(struct ps_sched_step *st, struct watch *w,
     w->has_more_jobs = false;
     for (uint32_t i = 0; i < w->job_count; i++) {
         if (step == WATCH_ASKS) {
-            job_forget(&w->jobs[i]);
+            w->jobs[i].questions->count = 0;
         }
         ask_job(st, w, &w->jobs[i]);
     }
@@ -202,15 +192,14 @@ static void ask_agents(struct ps_sched_step *st, struct watch *w,
 void ps_sched_on_job_still(struct ps_sched_step *st, struct ps_member *agent,
                            const struct ps_msg *msg)
 {
-    const struct ps_msg_job_still *m = &msg->job_still;
-    const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, msg->job_still.gen);
     struct watch *w;
 
     if (j == NULL || j->phase != PS_JOB_PHASE_RUNNING ||
         ps_sched_job_slot_of(j, agent->node) == j->slot_count) {
         return;
     }
-    w = find_watch(st->s, m->gen);
+    w = find_watch(st->s, j);
     if (w == NULL) {
         w = ps_calloc(1, sizeof(*w));
         w->ring_since = PS_TIME_NEVER;
@@ -235,63 +224,48 @@ static uint64_t hash_wait(uint64_t gen, const struct ps_rec_open_wait *o)
     return ps_fnv1a_64(h, &o->round, sizeof(o->round));
 }
 
-static struct mark mark_of(const struct ps_sched *s, const struct watch *w)
+static struct mark mark_of(const struct watch *w)
 {
     struct mark m = {0};
 
     for (uint32_t i = 0; i < w->job_count; i++) {
         const struct watch_job *of = &w->jobs[i];
-        const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
 
         for (uint32_t n = 0; n < of->wait_count; n++) {
-            m.waits += hash_wait(of->gen, &of->waits[n]);
+            m.waits += hash_wait(of->job->gen, &of->waits[n]);
         }
-        for (uint32_t r = 0; r < j->opt.num_workers; r++) {
+        for (uint32_t r = 0; r < of->job->opt.num_workers; r++) {
+            const struct ps_rec_rank_wait *at = &of->ranks[r].at;
             uint64_t h = ps_fnv1a_64(PS_FNV1A_64, &r, sizeof(r));
 
-            h = ps_fnv1a_64(h, &of->ranks[r].process,
-                            sizeof(of->ranks[r].process));
-            h = ps_fnv1a_64(h, &of->ranks[r].ops, sizeof(of->ranks[r].ops));
-            m.moves += ps_fnv1a_64(h, &of->ranks[r].moves,
-                                   sizeof(of->ranks[r].moves));
+            h = ps_fnv1a_64(h, &at->process, sizeof(at->process));
+            h = ps_fnv1a_64(h, &at->ops, sizeof(at->ops));
+            m.moves += ps_fnv1a_64(h, &at->moves, sizeof(at->moves));
         }
     }
     m.moves += m.waits;
     return m;
 }
 
-/* True: the rank, at its agent, is one that may be in the job. */
-static bool is_rank_of(const struct ps_sched_job *j, uint32_t rank,
-                       const struct ps_member *agent)
-{
-    return rank < j->workers.count &&
-           j->workers.list[rank].agent_node == agent->node;
-}
-
-static void note_ranks(struct watch_job *of, const struct ps_sched_job *j,
-                       const struct ps_member *agent,
+static void note_ranks(struct watch_job *of, const struct ps_member *agent,
                        const struct ps_msg_wait_report *m)
 {
     for (uint32_t i = 0; i < m->ranks_count; i++) {
         const struct ps_rec_rank_wait *r = &m->ranks[i];
         struct watch_rank *to;
 
-        if (!is_rank_of(j, r->rank, agent)) {
+        if (!ps_sched_job_is_rank_at(of->job, r->rank, agent->node)) {
             continue;
         }
         to = &of->ranks[r->rank];
         to->is_reported = true;
-        to->still = r->still;
-        to->pid = r->pid;
-        to->process = r->process;
-        to->moves = r->moves;
-        to->ops = r->ops;
+        to->at = *r;
+        to->at.does = to->does;
         (void)ps_str_copy(to->does, sizeof(to->does), ps_str_or_empty(r->does));
     }
 }
 
-static void note_waits(struct watch_job *of, const struct ps_sched_job *j,
-                       const struct ps_member *agent,
+static void note_waits(struct watch_job *of, const struct ps_member *agent,
                        const struct ps_msg_wait_report *m)
 {
     if (m->waits_count == 0) {
@@ -300,25 +274,26 @@ static void note_waits(struct watch_job *of, const struct ps_sched_job *j,
     of->waits = ps_realloc(of->waits, (of->wait_count + m->waits_count) *
                                           sizeof(*of->waits));
     for (uint32_t i = 0; i < m->waits_count; i++) {
-        if (is_rank_of(j, m->waits[i].rank, agent)) {
+        if (ps_sched_job_is_rank_at(of->job, m->waits[i].rank, agent->node)) {
             of->waits[of->wait_count++] = m->waits[i];
         }
     }
 }
 
-static void note_behind(struct watch_job *of, const struct ps_sched_job *j,
-                        const struct ps_member *agent,
+static void note_behind(struct watch_job *of, const struct ps_member *agent,
                         const struct ps_msg_wait_report *m)
 {
-    for (uint32_t i = 0; i < m->behind_count && i < of->question_count; i++) {
-        if (of->rounds[i] == PS_WAITS_FOR_INIT) {
+    struct questions *q = of->questions;
+
+    for (uint32_t i = 0; i < m->behind_count && i < q->count; i++) {
+        const uint32_t rank = m->behind[i];
+
+        if (q->rounds[i] == PS_WAITS_FOR_INIT) {
             /* Any rank could have made it, so each agent must deny it. */
-            of->is_blocked[i] = of->is_blocked[i] && m->behind[i] != UINT32_MAX;
-            continue;
-        }
-        if (is_rank_of(j, m->behind[i], agent) &&
-            j->workers.list[m->behind[i]].state == PS_RANK_STATE_LIVE) {
-            of->is_blocked[i] = true;
+            q->is_blocked[i] = q->is_blocked[i] && rank != UINT32_MAX;
+        } else if (ps_sched_job_is_rank_at(of->job, rank, agent->node) &&
+                   of->job->workers.list[rank].state == PS_RANK_STATE_LIVE) {
+            q->is_blocked[i] = true;
         }
     }
 }
@@ -327,14 +302,14 @@ static void note_jobs(const struct ps_sched *s, struct watch *w,
                       const struct ps_msg_wait_report *m)
 {
     for (uint32_t i = 0; i < m->jobs_count; i++) {
-        const struct ps_sched_job *j = ps_sched_find_job(s, m->jobs[i]);
+        struct ps_sched_job *j = ps_sched_find_job(s, m->jobs[i]);
 
-        if (j == NULL || job_of_watch(w, j->gen) != NULL) {
+        if (j == NULL || job_of_watch(w, j) != NULL) {
             continue;
         }
         w->has_more_jobs = true;
         if (w->job_count < JOBS_MAX && j->phase == PS_JOB_PHASE_RUNNING) {
-            struct watch *other = find_watch(s, j->gen);
+            struct watch *other = find_watch(s, j);
 
             if (other != NULL) {
                 watch_free(other);
@@ -348,24 +323,23 @@ static void note_jobs(const struct ps_sched *s, struct watch *w,
 
 /* True: each live rank has reported and cannot go on by itself. *ret_quiet: one
  * of them is only quiet. */
-static bool is_standing(const struct ps_sched *s, const struct watch *w,
-                        bool *ret_quiet)
+static bool is_standing(const struct watch *w, bool *ret_quiet)
 {
     *ret_quiet = false;
     for (uint32_t i = 0; i < w->job_count; i++) {
         const struct watch_job *of = &w->jobs[i];
-        const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
+        const struct ps_sched_job *j = of->job;
 
         if (j->phase != PS_JOB_PHASE_RUNNING || of->pending.count > 0) {
             return false;
         }
         for (uint32_t r = 0; r < j->workers.count; r++) {
-            const struct watch_rank *at = &of->ranks[r];
+            const struct ps_rec_rank_wait *at = &of->ranks[r].at;
 
             if (j->workers.list[r].state != PS_RANK_STATE_LIVE) {
                 continue;
             }
-            if (!at->is_reported || at->still == PS_STILLNESS_MOVING ||
+            if (!of->ranks[r].is_reported || at->still == PS_STILLNESS_MOVING ||
                 at->ops == 0) {
                 return false;
             }
@@ -392,11 +366,11 @@ static bool is_blocked_at_barrier(const struct ps_sched_job *j, uint32_t rank,
     return false;
 }
 
-static bool has_question(const struct watch_job *of, uint32_t key,
+static bool has_question(const struct questions *q, uint32_t key,
                          uint64_t round)
 {
-    for (uint32_t i = 0; i < of->question_count; i++) {
-        if (of->keys[i] == key && of->rounds[i] == round) {
+    for (uint32_t i = 0; i < q->count; i++) {
+        if (q->keys[i] == key && q->rounds[i] == round) {
             return true;
         }
     }
@@ -405,13 +379,11 @@ static bool has_question(const struct watch_job *of, uint32_t key,
 
 /* Collects the rounds to ask about. False: an operation waits for no rank that
  * is live. */
-static bool make_questions(const struct ps_sched *s, struct watch_job *of)
+static bool make_questions(const struct watch_job *of)
 {
-    const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
+    const struct ps_sched_job *j = of->job;
+    struct questions *q = of->questions;
 
-    of->keys = ps_calloc(QUESTIONS_MAX, sizeof(*of->keys));
-    of->rounds = ps_calloc(QUESTIONS_MAX, sizeof(*of->rounds));
-    of->is_blocked = ps_calloc(QUESTIONS_MAX, sizeof(*of->is_blocked));
     for (uint32_t i = 0; i < of->wait_count; i++) {
         const struct ps_rec_open_wait *o = &of->waits[i];
 
@@ -422,28 +394,28 @@ static bool make_questions(const struct ps_sched *s, struct watch_job *of)
              !is_blocked_at_barrier(j, o->rank, o->round))) {
             return false;
         }
-        if (o->key == UINT32_MAX || has_question(of, o->key, o->round)) {
+        if (o->key == UINT32_MAX || has_question(q, o->key, o->round)) {
             continue;
         }
-        if (of->question_count == QUESTIONS_MAX) {
+        if (q->count == QUESTIONS_MAX) {
             return false;
         }
-        of->keys[of->question_count] = o->key;
-        of->is_blocked[of->question_count] = o->round == PS_WAITS_FOR_INIT;
-        of->rounds[of->question_count++] = o->round;
+        q->keys[q->count] = o->key;
+        q->is_blocked[q->count] = o->round == PS_WAITS_FOR_INIT;
+        q->rounds[q->count++] = o->round;
     }
     return true;
 }
 
 /* True: each operation waits for a live rank. */
-static bool is_each_blocked(const struct ps_sched *s, const struct watch *w)
+static bool is_each_blocked(const struct watch *w)
 {
     for (uint32_t i = 0; i < w->job_count; i++) {
         const struct watch_job *of = &w->jobs[i];
-        const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
+        const struct questions *q = of->questions;
 
-        for (uint32_t n = 0; n < of->question_count; n++) {
-            if (!of->is_blocked[n]) {
+        for (uint32_t n = 0; n < q->count; n++) {
+            if (!q->is_blocked[n]) {
                 return false;
             }
         }
@@ -451,7 +423,7 @@ static bool is_each_blocked(const struct ps_sched *s, const struct watch *w)
             const struct ps_rec_open_wait *o = &of->waits[n];
 
             if (o->key == UINT32_MAX &&
-                !is_blocked_at_barrier(j, o->rank, o->round)) {
+                !is_blocked_at_barrier(of->job, o->rank, o->round)) {
                 return false;
             }
         }
@@ -462,14 +434,12 @@ static bool is_each_blocked(const struct ps_sched *s, const struct watch *w)
 /* ------------------------------------------------------------------- texts */
 
 /* The job that names the ranks: the largest one. */
-static const struct watch_job *naming_job(const struct ps_sched *s,
-                                          const struct watch *w)
+static const struct watch_job *naming_job(const struct watch *w)
 {
     const struct watch_job *best = &w->jobs[0];
 
     for (uint32_t i = 1; i < w->job_count; i++) {
-        if (ps_sched_find_job(s, w->jobs[i].gen)->opt.num_workers >
-            ps_sched_find_job(s, best->gen)->opt.num_workers) {
+        if (w->jobs[i].job->opt.num_workers > best->job->opt.num_workers) {
             best = &w->jobs[i];
         }
     }
@@ -478,16 +448,16 @@ static const struct watch_job *naming_job(const struct ps_sched *s,
 
 /* Appends "ranks 0-2 are in barrier 1" for those that do the same as rank
  * `first`, and marks them; without the verb unless that is rank 0. */
-static void describe_same(const struct ps_sched_job *j,
-                          const struct watch_job *of, uint32_t first,
+static void describe_same(const struct watch_job *of, uint32_t first,
                           bool *is_named, struct ps_str *out)
 {
-    const char *does = of->ranks[first].does;
-    unsigned *ranks = ps_alloc(j->workers.count * sizeof(*ranks));
+    const uint32_t worker_count = of->job->workers.count;
+    const char *does = of->ring[first].does;
+    unsigned *ranks = ps_alloc(worker_count * sizeof(*ranks));
     uint32_t count = 0;
 
-    for (uint32_t r = first; r < j->workers.count; r++) {
-        if (of->ranks[r].is_reported && strcmp(of->ranks[r].does, does) == 0) {
+    for (uint32_t r = first; r < worker_count; r++) {
+        if (of->ring[r].is_reported && strcmp(of->ring[r].does, does) == 0) {
             is_named[r] = true;
             ranks[count++] = r;
         }
@@ -501,16 +471,15 @@ static void describe_same(const struct ps_sched_job *j,
 
 /* Appends ranks whose process is not the first one: it may have begun before the
  * round in which the one before ended. */
-static void describe_successors(const struct ps_sched *s, const struct watch *w,
-                                struct ps_str *out)
+static void describe_successors(const struct watch *w, struct ps_str *out)
 {
-    const struct watch_job *of = naming_job(s, w);
-    const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
+    const struct watch_job *of = naming_job(w);
+    const struct ps_sched_job *j = of->job;
     unsigned *ranks = ps_alloc(j->workers.count * sizeof(*ranks));
     uint32_t count = 0;
 
     for (uint32_t r = 0; r < j->workers.count; r++) {
-        if (of->ranks[r].is_reported && j->workers.list[r].incarnation > 1) {
+        if (of->ring[r].is_reported && j->workers.list[r].incarnation > 1) {
             ranks[count++] = r;
         }
     }
@@ -526,18 +495,17 @@ static void describe_successors(const struct ps_sched *s, const struct watch *w,
     ps_free(ranks);
 }
 
-static void describe_ring(const struct ps_sched *s, const struct watch *w,
-                          struct ps_str *out)
+static void describe_ring(const struct watch *w, struct ps_str *out)
 {
     enum { SHOWN = 4 };
-    const struct watch_job *of = naming_job(s, w);
-    const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
+    const struct watch_job *of = naming_job(w);
+    const struct ps_sched_job *j = of->job;
     bool *is_named = ps_calloc(j->workers.count, sizeof(*is_named));
     uint32_t shown = 0;
 
     ps_str_add(out, DIVERGED);
     for (uint32_t r = 0; r < j->workers.count; r++) {
-        if (!of->ranks[r].is_reported || is_named[r]) {
+        if (!of->ring[r].is_reported || is_named[r]) {
             continue;
         }
         if (shown++ == SHOWN) {
@@ -545,14 +513,15 @@ static void describe_ring(const struct ps_sched *s, const struct watch *w,
             break;
         }
         ps_str_add(out, shown == 1 ? "" : ", ");
-        describe_same(j, of, r, is_named, out);
+        describe_same(of, r, is_named, out);
     }
     ps_free(is_named);
 }
 
-const char *ps_sched_diverged_text(const struct ps_sched *s, uint64_t gen)
+const char *ps_sched_diverged_text(const struct ps_sched *s,
+                                   const struct ps_sched_job *j)
 {
-    const struct watch *w = find_watch(s, gen);
+    const struct watch *w = find_watch(s, j);
 
     return w != NULL ? w->text : "";
 }
@@ -560,8 +529,8 @@ const char *ps_sched_diverged_text(const struct ps_sched *s, uint64_t gen)
 void ps_sched_diverged_send_row(struct ps_sched_step *st,
                                 const struct ps_sched_job *j, ps_conn_id ctl)
 {
-    struct watch *w = find_watch(st->s, j->gen);
-    const struct watch_job *of = w == NULL ? NULL : job_of_watch(w, j->gen);
+    struct watch *w = find_watch(st->s, j);
+    const struct watch_job *of = w == NULL ? NULL : job_of_watch(w, j);
     struct ps_rec_missing_rank list[RING_SHOWN_MAX];
     struct ps_str text = PS_STR_ROOM(320);
     bool has_causes;
@@ -578,12 +547,12 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
         if (!of->ring[r].is_reported || count == RING_SHOWN_MAX) {
             continue;
         }
-        ops += of->ring[r].ops;
+        ops += of->ring[r].at.ops;
         list[count++] = (struct ps_rec_missing_rank){.rank = r,
                                                      .state = at->state,
                                                      .host = at->host,
                                                      .node = at->agent_name,
-                                                     .pid = of->ring[r].pid,
+                                                     .pid = of->ring[r].at.pid,
                                                      .does = of->ring[r].does};
     }
     ps_str_addf(&text, "%.*s", (int)w->causes_at, w->text);
@@ -608,7 +577,7 @@ static void each_job_event(struct ps_sched_step *st, const struct watch *w,
                            const char *what, bool is_bad, const char *text)
 {
     for (uint32_t i = 0; i < w->job_count; i++) {
-        struct ps_sched_job *j = ps_sched_find_job(st->s, w->jobs[i].gen);
+        struct ps_sched_job *j = w->jobs[i].job;
 
         ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, what, is_bad, text);
         ps_effects_log_for(st->fx, &j->account,
@@ -622,9 +591,9 @@ static void announce(struct ps_sched_step *st, struct watch *w)
     struct ps_str text;
 
     ps_str_init(&text, w->text, sizeof(w->text));
-    describe_ring(st->s, w, &text);
+    describe_ring(w, &text);
     w->causes_at = text.len;
-    describe_successors(st->s, w, &text);
+    describe_successors(w, &text);
     each_job_event(st, w, "DIVERGED", true, w->text + strlen(DIVERGED));
 }
 
@@ -657,11 +626,11 @@ static void note_ring(struct ps_sched_step *st, struct watch *w, bool is_quiet)
         w->ring_since = st->now;
     }
     for (uint32_t i = 0; i < w->job_count; i++) {
-        const struct watch_job *of = &w->jobs[i];
+        struct watch_job *of = &w->jobs[i];
+        struct watch_rank *before = of->ring;
 
-        memcpy(of->ring, of->ranks,
-               ps_sched_find_job(st->s, of->gen)->opt.num_workers *
-                   sizeof(*of->ring));
+        of->ring = of->ranks;
+        of->ranks = before;
     }
     w->misses = 0;
     w->pause = LOOK_MIN;
@@ -684,7 +653,7 @@ static void note_ring(struct ps_sched_step *st, struct watch *w, bool is_quiet)
 /* No ring was seen, or it could not be confirmed. */
 static void note_no_ring(struct ps_sched_step *st, struct watch *w)
 {
-    const struct mark now = mark_of(st->s, w);
+    const struct mark now = mark_of(w);
 
     if (w->ring_since != PS_TIME_NEVER &&
         (now.waits != w->ring.waits || ++w->misses >= MISSES_MAX)) {
@@ -720,19 +689,18 @@ static void finish_step(struct ps_sched_step *st, struct watch *w)
         watch_free(w);
         return;
     }
-    ok = !w->has_more_jobs && is_standing(st->s, w, &is_quiet);
+    ok = !w->has_more_jobs && is_standing(w, &is_quiet);
     if (step == WATCH_ASKS) {
-        w->first = mark_of(st->s, w);
+        w->first = mark_of(w);
         for (uint32_t i = 0; i < w->job_count && ok; i++) {
-            ok = make_questions(st->s, &w->jobs[i]);
+            ok = make_questions(&w->jobs[i]);
         }
         if (ok) {
             ask_agents(st, w, WATCH_CONFIRMS);
             return;
         }
     } else {
-        ok = ok && mark_of(st->s, w).moves == w->first.moves &&
-             is_each_blocked(st->s, w);
+        ok = ok && mark_of(w).moves == w->first.moves && is_each_blocked(w);
         if (ok) {
             note_ring(st, w, is_quiet);
             return;
@@ -746,23 +714,22 @@ void ps_sched_on_wait_report(struct ps_sched_step *st, struct ps_member *agent,
 {
     const struct ps_msg_wait_report *m = &msg->wait_report;
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    struct watch *w = find_watch(st->s, m->gen);
+    struct watch *w = find_watch(st->s, j);
     struct watch_job *of;
     uint32_t pending = 0;
     uint32_t slot;
 
-    if (j == NULL || w == NULL || w->step == WATCH_PAUSED ||
-        w->request != m->request) {
+    if (w == NULL || w->step == WATCH_PAUSED || w->request != m->request) {
         return;
     }
     slot = ps_sched_job_slot_of(j, agent->node);
-    of = job_of_watch(w, m->gen);
+    of = job_of_watch(w, j);
     if (slot == j->slot_count || !ps_bits_clear(&of->pending, slot)) {
         return;
     }
-    note_ranks(of, j, agent, m);
-    note_waits(of, j, agent, m);
-    note_behind(of, j, agent, m);
+    note_ranks(of, agent, m);
+    note_waits(of, agent, m);
+    note_behind(of, agent, m);
     note_jobs(st->s, w, m);
     for (uint32_t i = 0; i < w->job_count; i++) {
         pending += w->jobs[i].pending.count;
@@ -788,7 +755,7 @@ struct ps_sched_job *ps_sched_diverged_tick(struct ps_sched_step *st,
                         "; no rank has gone on for %.0f s: all ranks must make "
                         "the same calls in the same order",
                         (double)(st->now - w->ring_since) / 1e9);
-            return ps_sched_find_job(st->s, w->jobs[0].gen);
+            return w->jobs[0].job;
         }
         if (w->step == WATCH_PAUSED) {
             ask_agents(st, w, WATCH_ASKS);
@@ -818,10 +785,11 @@ void ps_sched_diverged_free(struct ps_sched *s)
     }
 }
 
-void ps_sched_diverged_drop_job(struct ps_sched *s, uint64_t gen)
+void ps_sched_diverged_drop_job(struct ps_sched *s,
+                                const struct ps_sched_job *j)
 {
-    struct watch *w = find_watch(s, gen);
-    struct watch_job *of = w == NULL ? NULL : job_of_watch(w, gen);
+    struct watch *w = find_watch(s, j);
+    struct watch_job *of = w == NULL ? NULL : job_of_watch(w, j);
 
     if (w == NULL) {
         return;

@@ -210,7 +210,7 @@ static const char *describe_standstill(const struct ps_sched *s,
                                        struct ps_str *text)
 {
     ps_sched_describe_servers(s, j, text);
-    return text->len > 0 ? text->data : ps_sched_diverged_text(s, j->gen);
+    return text->len > 0 ? text->data : ps_sched_diverged_text(s, j);
 }
 
 static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)

@@ -96,11 +96,13 @@ struct ps_sched_job *ps_sched_diverged_tick(struct ps_sched_step *st,
                                             struct ps_str *why);
 /* Text that begins with DIVERGED and names the calls of all ranks; "": the job
  * is not DIVERGED. */
-const char *ps_sched_diverged_text(const struct ps_sched *s, uint64_t gen);
+const char *ps_sched_diverged_text(const struct ps_sched *s,
+                                   const struct ps_sched_job *j);
 /* Sends psctl the stall row of a job that is DIVERGED. */
 void ps_sched_diverged_send_row(struct ps_sched_step *st,
                                 const struct ps_sched_job *j, ps_conn_id ctl);
 /* Jobs that are DIVERGED. */
 uint32_t ps_sched_diverged_jobs(const struct ps_sched *s);
-void ps_sched_diverged_drop_job(struct ps_sched *s, uint64_t gen);
+void ps_sched_diverged_drop_job(struct ps_sched *s,
+                                const struct ps_sched_job *j);
 void ps_sched_diverged_free(struct ps_sched *s);

@@ -55,16 +55,16 @@ struct key_wait {
 };
 
 /* Sends the reply of a query to its asker. */
-typedef void replier(struct ps_sched_step *st, const struct ps_sched_job *j,
-                     struct stall *stall, struct missing *m);
+typedef void replier(struct ps_sched_step *st, struct stall *stall,
+                     struct missing *m);
 
 /* One stall query: collects from the job's agents which ranks are missing. */
 struct stall {
     struct ps_sched_timer timer;
-    replier *reply;      /* NULL: a check of the scheduler. */
-    uint64_t collect_id; /* Request number of the current collection. */
-    uint64_t gen;
-    uint32_t asker_node; /* Agent that asked, with asker_request. */
+    replier *reply;           /* NULL: a check of the scheduler. */
+    uint64_t collect_id;      /* Request number of the current collection. */
+    struct ps_sched_job *job; /* Dropped with it. */
+    uint32_t asker_node;      /* Agent that asked, with asker_request. */
     uint64_t asker_request;
     ps_conn_id asker_conn; /* psctl connection that asked; 0: none. */
     enum stall_step step;
@@ -93,10 +93,10 @@ struct missing {
     char other_causes[512]; /* Other causes, as text. */
 };
 
-static void add_missing_rank(struct missing *out, const struct ps_sched_job *j,
-                             const struct stall *stall, uint32_t rank)
+static void add_missing_rank(struct missing *out, const struct stall *stall,
+                             uint32_t rank)
 {
-    const struct ps_sched_worker *w = &j->workers.list[rank];
+    const struct ps_sched_worker *w = &stall->job->workers.list[rank];
     struct ps_rec_missing_rank *one;
 
     if (w->state == PS_RANK_STATE_LEFT) {
@@ -121,12 +121,13 @@ static void add_missing_rank(struct missing *out, const struct ps_sched_job *j,
 }
 
 static void list_missing_at_barrier(struct missing *out,
-                                    const struct ps_sched_job *j,
                                     const struct stall *stall)
 {
+    const struct ps_sched_job *j = stall->job;
+
     for (uint32_t i = 0; i < j->workers.count; i++) {
         if (ps_barrier_is_missing(&j->barrier, i, stall->round)) {
-            add_missing_rank(out, j, stall, i);
+            add_missing_rank(out, stall, i);
         }
     }
 }
@@ -158,9 +159,10 @@ static void describe_short_memory(const struct ps_sched *s,
 
 /* Appends SUSPECT agents that have not reported. */
 static void append_silent(const struct ps_sched_step *st,
-                          const struct ps_sched_job *j,
                           const struct stall *stall, struct ps_str *out)
 {
+    const struct ps_sched_job *j = stall->job;
+
     for (uint32_t i = 0; i < j->slot_count; i++) {
         const struct ps_member *m = ps_members_get(&st->s->members,
                                                    j->slots[i].agent_node);
@@ -186,9 +188,9 @@ static bool is_cut(const struct stall *stall, uint32_t slot)
 
 static void list_missing_in_round(struct missing *out,
                                   const struct ps_sched_step *st,
-                                  const struct ps_sched_job *j,
                                   const struct stall *stall)
 {
+    const struct ps_sched_job *j = stall->job;
     struct ps_str also;
 
     ps_str_init(&also, out->other_causes, sizeof(out->other_causes));
@@ -197,13 +199,13 @@ static void list_missing_in_round(struct missing *out,
     if (stall->unheard[0] != '\0') {
         ps_str_addf(&also, "%s%s", also.len > 0 ? "; " : "", stall->unheard);
     }
-    append_silent(st, j, stall, &also);
+    append_silent(st, stall, &also);
     for (uint32_t i = 0; i < j->workers.count; i++) {
         const uint32_t slot = j->workers.list[i].slot;
 
         if (ps_bits_get(&stall->missing_ranks, i) ||
             ps_bits_get(&stall->pending_slots, slot) || is_cut(stall, slot)) {
-            add_missing_rank(out, j, stall, i);
+            add_missing_rank(out, stall, i);
         }
     }
 }
@@ -291,17 +293,16 @@ static void stall_free(struct ps_sched *s, struct stall *stall)
     ps_free(stall);
 }
 
-static void reply_to_agent(struct ps_sched_step *st,
-                           const struct ps_sched_job *j, struct stall *stall,
+static void reply_to_agent(struct ps_sched_step *st, struct stall *stall,
                            struct missing *m)
 {
-    const char *ring = ps_sched_diverged_text(st->s, j->gen);
+    const char *ring = ps_sched_diverged_text(st->s, stall->job);
 
     if (ring[0] != '\0') {
         (void)ps_str_copy(m->other_causes, sizeof(m->other_causes), ring);
     }
     send_agent_reply(st, ps_members_get(&st->s->members, stall->asker_node),
-                     j->gen, stall->asker_request, m);
+                     stall->job->gen, stall->asker_request, m);
 }
 
 static void describe_round(const struct stall *stall, struct ps_str *out)
@@ -327,8 +328,8 @@ static bool note_shown_ranks(struct stall *stall, const struct missing *m)
 
 /* After the longest wait come those for other ranks: the other sides of ranks
  * that wait for each other. */
-static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
-                         struct stall *stall, struct missing *m)
+static void reply_to_ctl(struct ps_sched_step *st, struct stall *stall,
+                         struct missing *m)
 {
     struct ps_str text = PS_STR_ROOM(320);
 
@@ -337,7 +338,7 @@ static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
     }
     stall->has_row = true;
     describe_round(stall, &text);
-    send_stall_row(st, stall->asker_conn, j,
+    send_stall_row(st, stall->asker_conn, stall->job,
                    &(struct wait){.what = text.data,
                                   .waited = stall->waits[0].waited,
                                   .waiting_ops = stall->waiting_ops},
@@ -345,10 +346,10 @@ static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
 }
 
 /* The barrier may have opened in the meantime. */
-static void reply_barrier_to_ctl(struct ps_sched_step *st,
-                                 const struct ps_sched_job *j,
-                                 struct stall *stall, struct missing *m)
+static void reply_barrier_to_ctl(struct ps_sched_step *st, struct stall *stall,
+                                 struct missing *m)
 {
+    const struct ps_sched_job *j = stall->job;
     const uint32_t live = j->workers.live_count;
     struct ps_str text = PS_STR_ROOM(64);
 
@@ -379,10 +380,11 @@ static void end_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 
 /* Begins a step: asks all agents of the job. An agent without a link stays
  * pending. */
-static void stall_collect(struct ps_sched_step *st,
-                          const struct ps_sched_job *j, struct stall *stall,
+static void stall_collect(struct ps_sched_step *st, struct stall *stall,
                           enum stall_step step)
 {
+    const struct ps_sched_job *j = stall->job;
+
     stall->step = step;
     stall->collect_id = ++st->s->last_collect_id;
     stall->timer.due_at = ps_time_add(st->now, REPORT_TIMEOUT);
@@ -409,8 +411,8 @@ static void stall_collect(struct ps_sched_step *st,
     }
 }
 
-static struct stall *stall_new(struct ps_sched_step *st,
-                               const struct ps_sched_job *j, replier *reply)
+static struct stall *stall_new(struct ps_sched_step *st, struct ps_sched_job *j,
+                               replier *reply)
 {
     struct stall *stall;
 
@@ -419,7 +421,7 @@ static struct stall *stall_new(struct ps_sched_step *st,
     }
     stall = ps_calloc(1, sizeof(*stall));
     stall->reply = reply;
-    stall->gen = j->gen;
+    stall->job = j;
     ps_bits_init(&stall->pending_slots, j->slot_count);
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
     ps_bits_init(&stall->unheard_slots, j->slot_count);
@@ -433,28 +435,24 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg *msg)
 {
     const struct ps_msg_stall_query *m = &msg->stall_query;
-    const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct missing missing = {.count = 0};
-    struct stall *stall;
+    struct stall *stall = NULL;
 
-    PS_LIST_EACH(n, &st->s->stalls)
+    PS_LIST_EACH_OF(const struct stall, other, timer.node, &st->s->stalls)
     {
-        stall = PS_CONTAINER(n, struct stall, timer.node);
-        if (stall->reply == reply_to_agent &&
-            stall->asker_node == agent->node &&
-            stall->asker_request == m->request && stall->gen == m->gen) {
+        if (other->reply == reply_to_agent &&
+            other->asker_node == agent->node &&
+            other->asker_request == m->request && other->job == j) {
             /* Repeated on a fresh link; the first one will be answered. */
             return;
         }
     }
-    if (j == NULL || !ps_sched_job_has_started(j)) {
-        if (j != NULL) {
-            list_missing_at_start(&missing, st->s, j);
-        }
-        send_agent_reply(st, agent, m->gen, m->request, &missing);
-        return;
+    if (j != NULL && ps_sched_job_has_started(j)) {
+        stall = stall_new(st, j, reply_to_agent);
+    } else if (j != NULL) {
+        list_missing_at_start(&missing, st->s, j);
     }
-    stall = stall_new(st, j, reply_to_agent);
     if (stall == NULL) {
         send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
@@ -464,7 +462,7 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
     stall->key = m->key;
     stall->round = m->round;
     stall->is_barrier = m->barrier;
-    stall_collect(st, j, stall, STALL_SEEKS_RANKS);
+    stall_collect(st, stall, STALL_SEEKS_RANKS);
 }
 
 /* Sends psctl what a job that has not begun waits for. */
@@ -483,7 +481,7 @@ static void send_start_row(struct ps_sched_step *st,
 }
 
 /* Asks the agents for psctl who is missing. */
-static bool ask_for_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
+static bool ask_for_ctl(struct ps_sched_step *st, struct ps_sched_job *j,
                         ps_conn_id ctl, replier *reply)
 {
     struct stall *stall = stall_new(st, j, reply);
@@ -494,7 +492,7 @@ static bool ask_for_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
     stall->asker_conn = ctl;
     stall->is_barrier = reply == reply_barrier_to_ctl;
     stall->round = j->barrier.last_open + 1;
-    stall_collect(st, j, stall,
+    stall_collect(st, stall,
                   stall->is_barrier ? STALL_SEEKS_RANKS : STALL_SEEKS_KEY);
     return true;
 }
@@ -536,8 +534,10 @@ void ps_sched_stall_check_left(struct ps_sched_step *st, struct ps_sched_job *j)
 /* Returns a rank that has left and is reported as missing in the round; NULL:
  * none. An agent that was started later does not know the rank's rounds. */
 static const struct ps_sched_worker *
-find_missing_left(const struct ps_sched_job *j, const struct stall *stall)
+find_missing_left(const struct stall *stall)
 {
+    const struct ps_sched_job *j = stall->job;
+
     for (uint32_t i = 0; i < j->workers.count; i++) {
         const struct ps_sched_worker *w = &j->workers.list[i];
 
@@ -553,11 +553,11 @@ find_missing_left(const struct ps_sched_job *j, const struct stall *stall)
 /* Pauses the check. Returns the job, with the reason, if it must fail: the round
  * needs a rank that has left. */
 static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
-                                         struct ps_sched_job *j,
                                          struct stall *stall,
                                          struct ps_str *why)
 {
-    const struct ps_sched_worker *w = find_missing_left(j, stall);
+    struct ps_sched_job *j = stall->job;
+    const struct ps_sched_worker *w = find_missing_left(stall);
 
     stall->step = STALL_PAUSED;
     stall->timer.due_at = ps_time_add(st->now, CHECK_INTERVAL);
@@ -586,8 +586,7 @@ static void stall_end(struct ps_sched_step *st, struct stall *stall)
 }
 
 /* Asks which ranks the longest wait misses. False: there is none. */
-static bool seek_ranks(struct ps_sched_step *st, const struct ps_sched_job *j,
-                       struct stall *stall)
+static bool seek_ranks(struct ps_sched_step *st, struct stall *stall)
 {
     while (stall->wait_count > 0) {
         struct key_wait *w = stall->waits;
@@ -601,11 +600,11 @@ static bool seek_ranks(struct ps_sched_step *st, const struct ps_sched_job *j,
         longest = w[at];
         w[at] = w[0];
         w[0] = longest;
-        k = ps_sched_job_find_key(j, longest.kind, longest.key);
+        k = ps_sched_job_find_key(stall->job, longest.kind, longest.key);
         if (k != NULL) {
             stall->key = k->number;
             stall->round = longest.round;
-            stall_collect(st, j, stall, STALL_SEEKS_RANKS);
+            stall_collect(st, stall, STALL_SEEKS_RANKS);
             return true;
         }
         w[0] = w[--stall->wait_count];
@@ -615,22 +614,21 @@ static bool seek_ranks(struct ps_sched_step *st, const struct ps_sched_job *j,
 
 /* Replies with the ranks that one wait misses. True: the query goes on with the
  * next wait. */
-static bool reply_with_ranks(struct ps_sched_step *st,
-                             const struct ps_sched_job *j, struct stall *stall)
+static bool reply_with_ranks(struct ps_sched_step *st, struct stall *stall)
 {
     struct missing missing = {.count = 0};
 
     if (stall->is_barrier) {
-        list_missing_at_barrier(&missing, j, stall);
+        list_missing_at_barrier(&missing, stall);
     } else {
-        list_missing_in_round(&missing, st, j, stall);
+        list_missing_in_round(&missing, st, stall);
     }
-    stall->reply(st, j, stall, &missing);
+    stall->reply(st, stall, &missing);
     if (stall->reply != reply_to_ctl) {
         return false;
     }
     stall->waits[0] = stall->waits[--stall->wait_count];
-    return seek_ranks(st, j, stall);
+    return seek_ranks(st, stall);
 }
 
 /* Continues a query whose agents have reported, or whose time is up. Returns as
@@ -638,28 +636,24 @@ static bool reply_with_ranks(struct ps_sched_step *st,
 static struct ps_sched_job *finish_step(struct ps_sched_step *st,
                                         struct stall *stall, struct ps_str *why)
 {
-    struct ps_sched_job *j = ps_sched_find_job(st->s, stall->gen);
-
-    assert(j != NULL); /* The queries of a job are dropped with it. */
     if (stall->step == STALL_PAUSED) {
         stall->wait_count = 0;
-        stall_collect(st, j, stall, STALL_SEEKS_KEY);
+        stall_collect(st, stall, STALL_SEEKS_KEY);
         return NULL;
     }
-    if (stall->step == STALL_SEEKS_KEY && seek_ranks(st, j, stall)) {
+    if (stall->step == STALL_SEEKS_KEY && seek_ranks(st, stall)) {
         return NULL;
     }
     if (stall->reply == NULL) {
-        return finish_check(st, j, stall, why);
+        return finish_check(st, stall, why);
     }
-    if (stall->step != STALL_SEEKS_RANKS || !reply_with_ranks(st, j, stall)) {
+    if (stall->step != STALL_SEEKS_RANKS || !reply_with_ranks(st, stall)) {
         stall_end(st, stall);
     }
     return NULL;
 }
 
-static void merge_states(struct stall *stall, const struct ps_sched_job *j,
-                         const struct ps_member *agent,
+static void merge_states(struct stall *stall, const struct ps_member *agent,
                          const struct ps_msg_stall_report *m)
 {
     struct rank_states *all = &stall->states;
@@ -672,8 +666,7 @@ static void merge_states(struct stall *stall, const struct ps_sched_job *j,
         const struct ps_rec_rank_wait *w = &m->states[i];
         struct rank_state *to = &all->list[all->count];
 
-        if (w->rank < j->opt.num_workers &&
-            j->workers.list[w->rank].agent_node == agent->node) {
+        if (ps_sched_job_is_rank_at(stall->job, w->rank, agent->node)) {
             to->rank = w->rank;
             to->pid = w->pid;
             (void)ps_str_copy(to->does, sizeof(to->does),
@@ -684,15 +677,14 @@ static void merge_states(struct stall *stall, const struct ps_sched_job *j,
 }
 
 /* Notes the ranks that an agent lacks, and the servers it does not hear. */
-static void merge_ranks(struct stall *stall, const struct ps_sched_job *j,
-                        const struct ps_member *agent,
+static void merge_ranks(struct stall *stall, const struct ps_member *agent,
                         const struct ps_msg_stall_report *m)
 {
     struct ps_str text;
 
     if (ps_str_or_empty(m->unheard)[0] != '\0') {
         (void)ps_bits_set(&stall->unheard_slots,
-                          ps_sched_job_slot_of(j, agent->node));
+                          ps_sched_job_slot_of(stall->job, agent->node));
         if (stall->unheard[0] == '\0') { /* One agent's report suffices. */
             ps_str_init(&text, stall->unheard, sizeof(stall->unheard));
             ps_str_add_escaped(&text, m->unheard, strlen(m->unheard), 256);
@@ -701,11 +693,8 @@ static void merge_ranks(struct stall *stall, const struct ps_sched_job *j,
         stall->is_heard = true; /* Its ranks have contributed. */
     }
     for (uint32_t i = 0; i < m->ranks_count; i++) {
-        uint32_t rank = m->ranks[i];
-
-        if (rank < j->opt.num_workers &&
-            j->workers.list[rank].agent_node == agent->node) {
-            ps_bits_set(&stall->missing_ranks, rank);
+        if (ps_sched_job_is_rank_at(stall->job, m->ranks[i], agent->node)) {
+            ps_bits_set(&stall->missing_ranks, m->ranks[i]);
         }
     }
 }
@@ -742,8 +731,7 @@ static void merge_wait(struct stall *stall, const struct ps_msg_stall_report *m)
     (void)ps_str_copy(list[at].key, sizeof(list[at].key), m->key);
 }
 
-static void merge_report(struct stall *stall, const struct ps_sched_job *j,
-                         const struct ps_member *agent,
+static void merge_report(struct stall *stall, const struct ps_member *agent,
                          const struct ps_msg_stall_report *m)
 {
     if (stall->step == STALL_SEEKS_KEY) {
@@ -752,8 +740,8 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
             merge_wait(stall, m);
         }
     } else {
-        merge_ranks(stall, j, agent, m);
-        merge_states(stall, j, agent, m);
+        merge_ranks(stall, agent, m);
+        merge_states(stall, agent, m);
     }
 }
 
@@ -771,14 +759,14 @@ ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
     slot = ps_sched_job_slot_of(j, agent->node);
     PS_LIST_EACH_OF(struct stall, stall, timer.node, &st->s->stalls)
     {
-        if (stall->collect_id != m->request || stall->gen != m->gen) {
+        if (stall->collect_id != m->request || stall->job != j) {
             continue;
         }
         if (slot == j->slot_count ||
             !ps_bits_clear(&stall->pending_slots, slot)) {
             return NULL;
         }
-        merge_report(stall, j, agent, m);
+        merge_report(stall, agent, m);
         return stall->pending_slots.count == 0 ? finish_step(st, stall, why)
                                                : NULL;
     }
@@ -792,11 +780,11 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
     struct missing nothing = {.count = 0};
     PS_LIST_EACH_SAFE(struct stall, stall, timer.node, &st->s->stalls)
     {
-        if (stall->gen != j->gen) {
+        if (stall->job != j) {
             continue;
         }
         if (stall->reply == reply_to_agent) {
-            stall->reply(st, j, stall, &nothing);
+            stall->reply(st, stall, &nothing);
         }
         stall_end(st, stall);
     }
