@@ -62,22 +62,19 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
 
 void ps_sched_free(struct ps_sched *s)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_sched_conn *conn;
-    struct ps_sched_job *j;
-
     if (s == NULL) {
         return;
     }
     ps_sched_diverged_free(s);
     ps_sched_stalls_free(s);
-    while ((conn = ps_map_next(s->conns, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_conn, conn, s->conns)
+    {
         ps_sched_rebalance_drop_reply(conn);
         ps_sched_trace_drop(s, conn->id, 0);
         ps_free(conn);
     }
-    c = (struct ps_map_cursor){0};
-    while ((j = ps_map_next(s->jobs, &c)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, s->jobs)
+    {
         ps_sched_norm_free(j);
         ps_sched_trace_drop(s, 0, j->gen);
         ps_sched_migrations_free(j);

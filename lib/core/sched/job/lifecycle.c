@@ -593,12 +593,10 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, const char *why)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
     ps_sched_migrations_lose_server(st, server);
     ps_sched_trace_lose_server(st, server->node);
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         struct ps_sched_job_server *on = ps_sched_job_server_of(j,
                                                                 server->node);
 
@@ -606,8 +604,8 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
             remove_server(st, j, on, server, why);
         }
     }
-    cursor = (struct ps_map_cursor){0};
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
         ps_sched_migrations_start(st, j);
     }
 }
@@ -649,13 +647,7 @@ static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
         ps_sched_job_send_state(st, j, m);
         ps_sched_keys_send_reassigned(st, j, m);
         if (ps_sched_job_has_started(j) && j->barrier.last_open > 0) {
-            ps_sched_send_msg(
-                st, m,
-                &(struct ps_msg){
-                    .code = PS_MSG_BARRIER_DONE,
-                    .barrier_done = {.gen = j->gen,
-                                     .number = j->barrier.last_open},
-                });
+            ps_sched_barrier_send_done(st, j, m);
         }
     }
 }

@@ -11,8 +11,9 @@
 
 /* ---------------------------------------------------------------- barriers */
 
-static void send_barrier_done(struct ps_sched_step *st, struct ps_sched_job *j,
-                              struct ps_member *agent)
+void ps_sched_barrier_send_done(struct ps_sched_step *st,
+                                const struct ps_sched_job *j,
+                                struct ps_member *agent)
 {
     ps_sched_send_msg(
         st, agent,
@@ -35,7 +36,7 @@ void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
                                           .key = UINT32_MAX,
                                           .kind = PS_TRACE_KIND_BARRIER});
     for (uint32_t i = 0; i < j->slot_count; i++) {
-        send_barrier_done(
+        ps_sched_barrier_send_done(
             st, j, ps_members_get(&st->s->members, j->slots[i].agent_node));
     }
 }
@@ -57,17 +58,15 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
         return; /* Agents of a failed job are notified anyway. */
     }
     for (uint32_t i = 0; i < m->ranks_count; i++) {
-        uint32_t rank = m->ranks[i];
-
-        if (rank < j->opt.num_workers &&
-            j->workers.list[rank].agent_node == agent->node) {
-            opens |= ps_barrier_enter(&j->barrier, rank, m->number, st->now);
+        if (ps_sched_job_is_rank_at(j, m->ranks[i], agent->node)) {
+            opens |= ps_barrier_enter(&j->barrier, m->ranks[i], m->number,
+                                      st->now);
         }
     }
     if (opens) {
         ps_sched_barrier_notify(st, j);
     } else if (m->number <= j->barrier.last_open) {
-        send_barrier_done(st, j, agent);
+        ps_sched_barrier_send_done(st, j, agent);
     }
 }
 

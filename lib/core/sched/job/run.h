@@ -242,7 +242,10 @@ void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent);
 /* ------------------------------------------------------------------ rank.c */
 
 ps_sched_handler ps_sched_on_barrier_enter;
-/* Sends the newest open barrier to all agents of the job. */
+/* Sends the newest open barrier to one agent, or to all of the job. */
+void ps_sched_barrier_send_done(struct ps_sched_step *st,
+                                const struct ps_sched_job *j,
+                                struct ps_member *agent);
 void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Training scalars. */
 ps_sched_handler ps_sched_on_report;

@@ -313,14 +313,14 @@ static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
 static const struct ps_sched_job *next_listed_job(const struct ps_sched *s,
                                                   struct ps_sched_conn *c)
 {
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j = ps_sched_find_job(s, c->list_gen);
+    const struct ps_sched_job *begun = ps_sched_find_job(s, c->list_gen);
 
-    if (j != NULL && c->list_next < j->keys.count) {
-        return j;
+    if (begun != NULL && c->list_next < begun->keys.count) {
+        return begun;
     }
-    while (c->lists_all_jobs && (j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        if (j->gen > c->list_gen && j->keys.count > 0) {
+    PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
+    {
+        if (c->lists_all_jobs && j->gen > c->list_gen && j->keys.count > 0) {
             c->list_gen = j->gen;
             c->list_next = 0;
             return j;
