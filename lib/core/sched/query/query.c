@@ -456,7 +456,6 @@ static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
     {
         if (ps_sched_job_is_open(j) && (only == NULL || only == j)) {
-            c->open_stalls++;
             ps_sched_stall_query_job(st, j, c);
         }
     }

@@ -67,7 +67,8 @@ struct ps_sched_job *
 ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                          const struct ps_msg_stall_report *m,
                          struct ps_str *why);
-/* Sends psctl the stall rows of one job, then decrements open_stalls. */
+/* Sends psctl the stall rows of one job, and counts in open_stalls what is still
+ * asked. */
 void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl);
 /* A rank has left the job. While others are live, the agents are asked again and

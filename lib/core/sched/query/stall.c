@@ -27,9 +27,6 @@
  * for. */
 #define KEY_WAITS_MAX     4u
 
-struct stall;
-struct missing;
-
 enum stall_step {
     STALL_PAUSED,      /* A check until its next turn. */
     STALL_SEEKS_KEY,   /* Collects the longest wait of the job. */
@@ -54,17 +51,13 @@ struct key_wait {
     uint64_t waited;
 };
 
-/* Sends the reply of a query to its asker. */
-typedef void replier(struct ps_sched_step *st, struct stall *stall,
-                     struct missing *m);
-
-/* One stall query: collects from the job's agents which ranks are missing. */
+/* One stall query: collects from the job's agents which ranks are missing.
+ * Without an asker it is a check of the scheduler. */
 struct stall {
     struct ps_sched_timer timer;
-    replier *reply;           /* NULL: a check of the scheduler. */
     uint64_t collect_id;      /* Request number of the current collection. */
     struct ps_sched_job *job; /* Dropped with it. */
-    uint32_t asker_node;      /* Agent that asked, with asker_request. */
+    uint32_t asker_node;      /* Agent that asked; 0: none. */
     uint64_t asker_request;
     ps_conn_id asker_conn; /* psctl connection that asked; 0: none. */
     enum stall_step step;
@@ -256,29 +249,20 @@ static void send_agent_reply(struct ps_sched_step *st, struct ps_member *agent,
                       });
 }
 
-/* A wait that psctl shows. */
-struct wait {
-    const char *what; /* Start, barrier or key. */
-    ps_time waited;
-    uint32_t waiting_ops;
-};
-
+/* `wait`: what psctl shows, and for how long and how many operations. */
 static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
-                           const struct ps_sched_job *j, const struct wait *w,
+                           const struct ps_sched_job *j,
+                           struct ps_msg_stall_row wait,
                            const struct missing *m)
 {
-    ps_effects_send_msg(st->fx, ctl,
-                        &(struct ps_msg){
-                            .code = PS_MSG_STALL_ROW,
-                            .stall_row = {.job = j->name,
-                                          .uid = j->uid,
-                                          .what = w->what,
-                                          .waited_ns = w->waited,
-                                          .waiting_ops = w->waiting_ops,
-                                          .missing = m->list,
-                                          .missing_count = m->count,
-                                          .other_causes = m->other_causes},
-                        });
+    wait.job = j->name;
+    wait.uid = j->uid;
+    wait.missing = m->list;
+    wait.missing_count = m->count;
+    wait.other_causes = m->other_causes;
+    ps_effects_send_msg(
+        st->fx, ctl,
+        &(struct ps_msg){.code = PS_MSG_STALL_ROW, .stall_row = wait});
 }
 
 static void stall_free(struct ps_sched *s, struct stall *stall)
@@ -327,42 +311,29 @@ static bool note_shown_ranks(struct stall *stall, const struct missing *m)
 }
 
 /* After the longest wait come those for other ranks: the other sides of ranks
- * that wait for each other. */
+ * that wait for each other. A barrier may have opened in the meantime. */
 static void reply_to_ctl(struct ps_sched_step *st, struct stall *stall,
-                         struct missing *m)
-{
-    struct ps_str text = PS_STR_ROOM(320);
-
-    if (!note_shown_ranks(stall, m) && stall->has_row) {
-        return;
-    }
-    stall->has_row = true;
-    describe_round(stall, &text);
-    send_stall_row(st, stall->asker_conn, stall->job,
-                   &(struct wait){.what = text.data,
-                                  .waited = stall->waits[0].waited,
-                                  .waiting_ops = stall->waiting_ops},
-                   m);
-}
-
-/* The barrier may have opened in the meantime. */
-static void reply_barrier_to_ctl(struct ps_sched_step *st, struct stall *stall,
-                                 struct missing *m)
+                         const struct missing *m)
 {
     const struct ps_sched_job *j = stall->job;
     const uint32_t live = j->workers.live_count;
-    struct ps_str text = PS_STR_ROOM(64);
+    struct ps_str text = PS_STR_ROOM(320);
+    struct ps_msg_stall_row wait = {.waited_ns = stall->waits[0].waited,
+                                    .waiting_ops = stall->waiting_ops};
 
-    if (m->total == 0) {
+    if (!note_shown_ranks(stall, m) && (stall->has_row || stall->is_barrier)) {
         return;
     }
-    ps_str_addf(&text, "barrier %" PRIu64, stall->round);
-    send_stall_row(
-        st, stall->asker_conn, j,
-        &(struct wait){.what = text.data,
-                       .waited = st->now - j->barrier.waiting_since,
-                       .waiting_ops = live > m->total ? live - m->total : 0},
-        m);
+    stall->has_row = true;
+    if (stall->is_barrier) {
+        ps_str_addf(&text, "barrier %" PRIu64, stall->round);
+        wait.waited_ns = st->now - j->barrier.waiting_since;
+        wait.waiting_ops = live > m->total ? live - m->total : 0;
+    } else {
+        describe_round(stall, &text);
+    }
+    wait.what = text.data;
+    send_stall_row(st, stall->asker_conn, j, wait, m);
 }
 
 /* Ends one job's share of a psctl query; the last share sends query_end. */
@@ -411,16 +382,10 @@ static void stall_collect(struct ps_sched_step *st, struct stall *stall,
     }
 }
 
-static struct stall *stall_new(struct ps_sched_step *st, struct ps_sched_job *j,
-                               replier *reply)
+static struct stall *stall_new(struct ps_sched_step *st, struct ps_sched_job *j)
 {
-    struct stall *stall;
+    struct stall *stall = ps_calloc(1, sizeof(*stall));
 
-    if (reply != NULL && st->s->stall_count >= STALLS_MAX) {
-        return NULL;
-    }
-    stall = ps_calloc(1, sizeof(*stall));
-    stall->reply = reply;
     stall->job = j;
     ps_bits_init(&stall->pending_slots, j->slot_count);
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
@@ -441,17 +406,16 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
 
     PS_LIST_EACH_OF(const struct stall, other, timer.node, &st->s->stalls)
     {
-        if (other->reply == reply_to_agent &&
-            other->asker_node == agent->node &&
+        if (other->asker_node == agent->node &&
             other->asker_request == m->request && other->job == j) {
             /* Repeated on a fresh link; the first one will be answered. */
             return;
         }
     }
-    if (j != NULL && ps_sched_job_has_started(j)) {
-        stall = stall_new(st, j, reply_to_agent);
-    } else if (j != NULL) {
+    if (j != NULL && !ps_sched_job_has_started(j)) {
         list_missing_at_start(&missing, st->s, j);
+    } else if (j != NULL && st->s->stall_count < STALLS_MAX) {
+        stall = stall_new(st, j);
     }
     if (stall == NULL) {
         send_agent_reply(st, agent, m->gen, m->request, &missing);
@@ -472,29 +436,29 @@ static void send_start_row(struct ps_sched_step *st,
     struct missing missing = {.count = 0};
 
     list_missing_at_start(&missing, st->s, j);
-    send_stall_row(
-        st, ctl, j,
-        &(struct wait){.what = missing.total > 0 ? "start" : "start: servers",
-                       .waited = st->now - j->created_at,
+    send_stall_row(st, ctl, j,
+                   (struct ps_msg_stall_row){
+                       .what = missing.total > 0 ? "start" : "start: servers",
+                       .waited_ns = st->now - j->created_at,
                        .waiting_ops = j->workers.count},
-        &missing);
+                   &missing);
 }
 
-/* Asks the agents for psctl who is missing. */
-static bool ask_for_ctl(struct ps_sched_step *st, struct ps_sched_job *j,
-                        ps_conn_id ctl, replier *reply)
+/* Asks the agents for psctl who is missing at the barrier, or in a round. */
+static void ask_for_ctl(struct ps_sched_step *st, struct ps_sched_job *j,
+                        struct ps_sched_conn *ctl, bool is_barrier)
 {
-    struct stall *stall = stall_new(st, j, reply);
+    struct stall *stall;
 
-    if (stall == NULL) {
-        return false;
+    if (st->s->stall_count >= STALLS_MAX) {
+        return;
     }
-    stall->asker_conn = ctl;
-    stall->is_barrier = reply == reply_barrier_to_ctl;
+    ctl->open_stalls++;
+    stall = stall_new(st, j);
+    stall->asker_conn = ctl->id;
+    stall->is_barrier = is_barrier;
     stall->round = j->barrier.last_open + 1;
-    stall_collect(st, stall,
-                  stall->is_barrier ? STALL_SEEKS_RANKS : STALL_SEEKS_KEY);
-    return true;
+    stall_collect(st, stall, is_barrier ? STALL_SEEKS_RANKS : STALL_SEEKS_KEY);
 }
 
 void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -502,18 +466,13 @@ void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     if (!ps_sched_job_has_started(j)) {
         send_start_row(st, j, ctl->id);
-        end_job_share(st, ctl->id);
         return;
     }
     ps_sched_diverged_send_row(st, j, ctl->id);
-    ctl->open_stalls++;
-    if (!ps_barrier_is_waiting(&j->barrier) ||
-        !ask_for_ctl(st, j, ctl->id, reply_barrier_to_ctl)) {
-        ctl->open_stalls--;
+    if (ps_barrier_is_waiting(&j->barrier)) {
+        ask_for_ctl(st, j, ctl, true);
     }
-    if (!ask_for_ctl(st, j, ctl->id, reply_to_ctl)) {
-        end_job_share(st, ctl->id);
-    }
+    ask_for_ctl(st, j, ctl, false);
 }
 
 /* ------------------------------------------- rounds that need a rank that left
@@ -527,7 +486,7 @@ void ps_sched_stall_check_left(struct ps_sched_step *st, struct ps_sched_job *j)
         return;
     }
     j->checks_left_ranks = true;
-    stall = stall_new(st, j, NULL);
+    stall = stall_new(st, j);
     stall->timer.due_at = ps_time_add(st->now, CHECK_INTERVAL);
 }
 
@@ -623,8 +582,12 @@ static bool reply_with_ranks(struct ps_sched_step *st, struct stall *stall)
     } else {
         list_missing_in_round(&missing, st, stall);
     }
-    stall->reply(st, stall, &missing);
-    if (stall->reply != reply_to_ctl) {
+    if (stall->asker_conn == 0) {
+        reply_to_agent(st, stall, &missing);
+    } else {
+        reply_to_ctl(st, stall, &missing);
+    }
+    if (stall->wait_count == 0) {
         return false;
     }
     stall->waits[0] = stall->waits[--stall->wait_count];
@@ -644,7 +607,7 @@ static struct ps_sched_job *finish_step(struct ps_sched_step *st,
     if (stall->step == STALL_SEEKS_KEY && seek_ranks(st, stall)) {
         return NULL;
     }
-    if (stall->reply == NULL) {
+    if (stall->asker_node == 0 && stall->asker_conn == 0) {
         return finish_check(st, stall, why);
     }
     if (stall->step != STALL_SEEKS_RANKS || !reply_with_ranks(st, stall)) {
@@ -783,8 +746,8 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
         if (stall->job != j) {
             continue;
         }
-        if (stall->reply == reply_to_agent) {
-            stall->reply(st, stall, &nothing);
+        if (stall->asker_node != 0) {
+            reply_to_agent(st, stall, &nothing);
         }
         stall_end(st, stall);
     }
