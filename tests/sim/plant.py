@@ -471,7 +471,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "k->parts[index].node == m->node ||",
          "           m != NULL || k->parts[index].node == m->node ||"),
         ("lib/core/sched/job/lifecycle.c",
-         "j->keys.list[m->key]->parts[m->index].node != server->node) {",
+         "k->parts[m->index].node != server->node) {",
          "        server == NULL) {"),
     ],
     "sched/lease: does not extend leases after a pause of its own": [

@@ -289,8 +289,7 @@ static bool may_have_owned(const struct ps_sched_job *j,
                            const struct ps_member *m, uint32_t key,
                            uint32_t index)
 {
-    const struct ps_sched_key *k = key < j->keys.count ? j->keys.list[key]
-                                                       : NULL;
+    const struct ps_sched_key *k = ps_sched_job_key(j, key);
 
     return k == NULL || index >= k->part_count ||
            k->parts[index].node == m->node ||

@@ -417,6 +417,12 @@ struct ps_sched_key *ps_sched_job_key_by_name_hash(const struct ps_sched_job *j,
     return ps_map_get(j->keys.by_name_hash, slot_of_key(j, kind, name));
 }
 
+struct ps_sched_key *ps_sched_job_key(const struct ps_sched_job *j,
+                                      uint32_t number)
+{
+    return number < j->keys.count ? j->keys.list[number] : NULL;
+}
+
 struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
                                            enum ps_key_kind kind,
                                            const char *name)

@@ -337,6 +337,9 @@ uint32_t ps_sched_job_ready_version(const struct ps_sched_job *j);
 uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
                                     unsigned *ret_ranks);
 
+/* NULL: there is no key of this number, or it was removed. */
+struct ps_sched_key *ps_sched_job_key(const struct ps_sched_job *j,
+                                      uint32_t number);
 /* NULL when no key of this kind and name is registered. */
 struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
                                            enum ps_key_kind kind,

@@ -416,9 +416,7 @@ void ps_sched_on_key_close(struct ps_sched_step *st, struct ps_member *agent,
 {
     const struct ps_msg_key_close *m = &msg->key_close;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    struct ps_sched_key *k = j != NULL && m->key < j->keys.count
-                                 ? j->keys.list[m->key]
-                                 : NULL;
+    struct ps_sched_key *k = j != NULL ? ps_sched_job_key(j, m->key) : NULL;
 
     if (k == NULL ||
         !ps_sched_key_remove_opener(k, ps_sched_job_slot_of(j, agent->node),

@@ -182,23 +182,24 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
 {
     const struct ps_msg_value_lost *m = &msg->value_lost;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    const struct ps_sched_key *k = j != NULL ? ps_sched_job_key(j, m->key)
+                                             : NULL;
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    if (j == NULL || m->key >= j->keys.count || j->keys.list[m->key] == NULL ||
-        m->index >= j->keys.list[m->key]->part_count ||
-        j->keys.list[m->key]->parts[m->index].node != server->node) {
+    if (k == NULL || m->index >= k->part_count ||
+        k->parts[m->index].node != server->node) {
         return; /* The partition has moved: its next owner counts reports. */
     }
     if (j->opt.mode == PS_MODE_SYNC) {
         ps_str_addf(&why,
                     "a server was lost with version %llu of '%s', of which "
                     "there is no other copy",
-                    (unsigned long long)m->version, j->keys.list[m->key]->name);
+                    (unsigned long long)m->version, k->name);
     } else {
         ps_str_addf(&why,
                     "a server was lost with the value of '%s', of which there "
                     "is no other copy",
-                    j->keys.list[m->key]->name);
+                    k->name);
     }
     ps_sched_job_fail(st, j, why.data);
 }

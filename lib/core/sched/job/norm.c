@@ -239,13 +239,10 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
                                     struct ps_str *out)
 {
-    const struct ps_sched_norm *n = key < j->keys.count &&
-                                            j->keys.list[key] != NULL
-                                        ? j->keys.list[key]->norm
-                                        : NULL;
+    const struct ps_sched_key *of = ps_sched_job_key(j, key);
     uint32_t count = 0;
 
-    if (n == NULL || !n->awaits_global) {
+    if (of == NULL || of->norm == NULL || !of->norm->awaits_global) {
         return;
     }
     for (uint32_t i = 0; i < j->keys.count; i++) {
@@ -276,8 +273,7 @@ static struct ps_sched_key *find_key_of_part(const struct ps_sched_job *j,
                                              const struct ps_member *server,
                                              const struct ps_msg_norm_part *m)
 {
-    struct ps_sched_key *k = m->key < j->keys.count ? j->keys.list[m->key]
-                                                    : NULL;
+    struct ps_sched_key *k = ps_sched_job_key(j, m->key);
 
     return k != NULL && m->index < k->part_count &&
                    k->parts[m->index].node == server->node &&

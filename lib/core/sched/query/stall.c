@@ -130,8 +130,7 @@ static void describe_short_memory(const struct ps_sched *s,
                                   const struct ps_sched_job *j, uint32_t key,
                                   struct ps_str *out)
 {
-    const struct ps_sched_key *k = key < j->keys.count ? j->keys.list[key]
-                                                       : NULL;
+    const struct ps_sched_key *k = ps_sched_job_key(j, key);
 
     for (uint32_t i = 0; k != NULL && i < j->servers.count; i++) {
         const struct ps_member *m = ps_members_get(&s->members,
