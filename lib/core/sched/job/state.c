@@ -325,18 +325,20 @@ static void record(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "disagree", true, text);
 }
 
-/* ------------------------------------------------------------------- keys */
-
-static void send_to_openers(struct ps_sched_step *st,
-                            const struct ps_sched_job *j,
-                            const struct ps_sched_key *k, uint32_t except)
+/* The same to the slots that have the key open, or to all slots of the job, but
+ * for `except`. */
+static void send_to_others(struct ps_sched_step *st,
+                           const struct ps_sched_job *j,
+                           const struct ps_sched_key *k, uint32_t except)
 {
     for (uint32_t i = 0; i < j->slot_count; i++) {
-        if (i != except && ps_bits_get(&k->openers, i)) {
+        if (i != except && (k == NULL || ps_bits_get(&k->openers, i))) {
             send_to_slot(st, j, k, i);
         }
     }
 }
+
+/* ------------------------------------------------------------------- keys */
 
 void ps_sched_key_disagreement_begin(struct ps_sched_step *st,
                                      struct ps_sched_job *j,
@@ -345,7 +347,7 @@ void ps_sched_key_disagreement_begin(struct ps_sched_step *st,
 {
     if (begin_disagreement(&k->disagreement, j->slot_count, slot, text)) {
         record(st, j, text);
-        send_to_openers(st, j, k, slot);
+        send_to_others(st, j, k, slot);
     }
 }
 
@@ -354,7 +356,7 @@ void ps_sched_key_disagreement_opened(struct ps_sched_step *st,
                                       struct ps_sched_key *k, uint32_t slot)
 {
     if (remove_refused(k->disagreement, slot)) {
-        send_to_openers(st, j, k, slot);
+        send_to_others(st, j, k, slot);
     } else if (k->disagreement != NULL && k->disagreement->refused.count > 0) {
         send_to_slot(st, j, k, slot);
     }
@@ -413,23 +415,17 @@ void ps_sched_job_disagreement_begin(struct ps_sched_step *st,
                                      struct ps_sched_job *j, uint32_t rank,
                                      const char *text)
 {
-    if (!begin_disagreement(&j->workers.disagreement, j->opt.num_workers, rank,
-                            text)) {
-        return;
-    }
-    record(st, j, text);
-    for (uint32_t i = 0; i < j->slot_count; i++) {
-        send_to_slot(st, j, NULL, i);
+    if (begin_disagreement(&j->workers.disagreement, j->opt.num_workers, rank,
+                           text)) {
+        record(st, j, text);
+        send_to_others(st, j, NULL, j->slot_count);
     }
 }
 
 void ps_sched_job_disagreement_end(struct ps_sched_step *st,
                                    const struct ps_sched_job *j, uint32_t rank)
 {
-    if (!remove_refused(j->workers.disagreement, rank)) {
-        return;
-    }
-    for (uint32_t i = 0; i < j->slot_count; i++) {
-        send_to_slot(st, j, NULL, i);
+    if (remove_refused(j->workers.disagreement, rank)) {
+        send_to_others(st, j, NULL, j->slot_count);
     }
 }
