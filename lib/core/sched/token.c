@@ -75,12 +75,9 @@ static void purge_expired(struct ps_sched_step *st)
     t->count = kept;
 }
 
-struct ps_token_record *ps_sched_token_find(struct ps_sched_step *st,
-                                            uint64_t id)
+static struct ps_token_record *find_record(const struct ps_sched_tokens *t,
+                                           uint64_t id)
 {
-    struct ps_sched_tokens *t = &st->s->tokens;
-
-    purge_expired(st);
     for (uint32_t i = 0; i < t->count; i++) {
         if (t->list[i].claims.id == id) {
             return &t->list[i];
@@ -89,12 +86,19 @@ struct ps_token_record *ps_sched_token_find(struct ps_sched_step *st,
     return NULL;
 }
 
+struct ps_token_record *ps_sched_token_find(struct ps_sched_step *st,
+                                            uint64_t id)
+{
+    purge_expired(st);
+    return find_record(&st->s->tokens, id);
+}
+
 /* 0, or PS_E_PERM with the reason: the token has expired or was revoked. */
 static int check_claims(const struct ps_sched_step *st,
                         const struct ps_fixed_token_claims *claims,
                         struct ps_str *why)
 {
-    const struct ps_sched_tokens *t = &st->s->tokens;
+    const struct ps_token_record *r = find_record(&st->s->tokens, claims->id);
     const uint64_t now = ps_sched_wall_seconds(st);
 
     if (claims->not_after <= now) {
@@ -102,10 +106,8 @@ static int check_claims(const struct ps_sched_step *st,
                     claims->id, now - claims->not_after);
         return PS_E_PERM;
     }
-    for (uint32_t i = 0; i < t->count; i++) {
-        if (t->list[i].claims.id == claims->id && !t->list[i].is_revoked) {
-            return 0;
-        }
+    if (r != NULL && !r->is_revoked) {
+        return 0;
     }
     /* Tokens are forgotten by their end only, or with the file. */
     ps_str_addf(why, "token %016" PRIx64 " was revoked", claims->id);
@@ -115,12 +117,10 @@ static int check_claims(const struct ps_sched_step *st,
 int ps_sched_token_check_number(const struct ps_sched_step *st, uint64_t id,
                                 struct ps_str *why)
 {
-    const struct ps_sched_tokens *t = &st->s->tokens;
+    const struct ps_token_record *r = find_record(&st->s->tokens, id);
 
-    for (uint32_t i = 0; i < t->count; i++) {
-        if (t->list[i].claims.id == id) {
-            return check_claims(st, &t->list[i].claims, why);
-        }
+    if (r != NULL) {
+        return check_claims(st, &r->claims, why);
     }
     ps_str_addf(why, "token %016" PRIx64 " has expired", id);
     return PS_E_PERM;
