@@ -29,22 +29,6 @@
 
 /* --------------------------------------------------------- reply to a tool */
 
-void ps_sched_rebalance_reply_add(struct ps_sched_rebalance_reply *r,
-                                  const struct ps_sched_rebalance_row *part)
-{
-    for (uint32_t i = r->row_count; i > 0 && r->rows[i - 1].key == part->key;
-         i--) {
-        struct ps_sched_rebalance_row *row = &r->rows[i - 1];
-
-        if (row->source == part->source && row->target == part->target) {
-            row->part_count += part->part_count;
-            row->bytes += part->bytes;
-            return;
-        }
-    }
-    r->rows[r->row_count++] = *part;
-}
-
 void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c)
 {
     if (c->rebalance_reply != NULL) {

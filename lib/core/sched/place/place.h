@@ -192,10 +192,6 @@ struct ps_sched_rebalance_reply {
     char text[PS_TEXT_MAX + 1];
 };
 
-/* Adds the migration of a partition to the row of its key and servers. The
- * array has room, and keys come in order. */
-void ps_sched_rebalance_reply_add(struct ps_sched_rebalance_reply *r,
-                                  const struct ps_sched_rebalance_row *part);
 /* Sends up to PS_SCHED_ROWS_PER_SEND rows of the plan, and query_end after the
  * last. */
 void ps_sched_rebalance_send_rows(struct ps_sched_step *st,

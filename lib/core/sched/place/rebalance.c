@@ -118,6 +118,24 @@ static uint32_t drain_server(struct plan *p, uint32_t off)
     return moved;
 }
 
+/* Adds the migration of a partition to the row of its key and servers. The array
+ * has room, and keys come in order. */
+static void add_row(struct ps_sched_rebalance_reply *r,
+                    const struct ps_sched_rebalance_row *part)
+{
+    for (uint32_t i = r->row_count; i > 0 && r->rows[i - 1].key == part->key;
+         i--) {
+        struct ps_sched_rebalance_row *row = &r->rows[i - 1];
+
+        if (row->source == part->source && row->target == part->target) {
+            row->part_count += part->part_count;
+            row->bytes += part->bytes;
+            return;
+        }
+    }
+    r->rows[r->row_count++] = *part;
+}
+
 /* Makes one row for all migrations of a key between the same two servers. */
 static int make_rows(const struct plan *plan,
                      struct ps_sched_rebalance_reply *m)
@@ -130,13 +148,12 @@ static int make_rows(const struct plan *plan,
         const struct ps_balance_part *p = &plan->parts[i];
 
         if (p->target != p->source) {
-            ps_sched_rebalance_reply_add(
-                m, &(struct ps_sched_rebalance_row){
-                       .key = p->key,
-                       .source = plan->server_nodes[p->source],
-                       .target = plan->server_nodes[p->target],
-                       .part_count = 1,
-                       .bytes = p->bytes});
+            add_row(m, &(struct ps_sched_rebalance_row){
+                           .key = p->key,
+                           .source = plan->server_nodes[p->source],
+                           .target = plan->server_nodes[p->target],
+                           .part_count = 1,
+                           .bytes = p->bytes});
         }
     }
     return 0;
