@@ -339,28 +339,25 @@ static void refuse_message(struct ps_sched_step *st, struct ps_sched_conn *c,
     struct ps_member *m = c->member;
     const struct ps_sched_job *j = NULL;
     struct ps_msg_subject about;
-    char text[PS_TEXT_MAX + 1];
-    char who[PS_NAME_MAX + 16];
-    struct ps_str t;
+    struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_str who = PS_STR_ROOM(PS_NAME_MAX + 16);
 
     if (ps_msg_subject(msg, &about)) {
         j = ps_sched_find_job(st->s, about.gen);
     }
     st->s->refused_frames++;
-    ps_str_init(&t, text, sizeof(text));
     if (j != NULL) {
-        ps_str_addf(&t,
+        ps_str_addf(&text,
                     "sent a message (%s) about job %s, which is not its own",
                     ps_msg_name(msg->code), j->name);
     } else {
-        ps_str_addf(&t,
+        ps_str_addf(&text,
                     "sent a message (%s) that answers a request to another "
                     "member",
                     ps_msg_name(msg->code));
     }
-    ps_str_init(&t, who, sizeof(who));
-    ps_str_addf(&t, "%s %s", ps_role_name(m->role), m->name);
-    if (ps_misuse_add(&m->misuse, st->now, st->fx, who, text)) {
+    ps_str_addf(&who, "%s %s", ps_role_name(m->role), m->name);
+    if (ps_misuse_add(&m->misuse, st->now, st->fx, who.data, text.data)) {
         cut_conn(st, c);
         ps_sched_member_on_closed(st, m);
     }

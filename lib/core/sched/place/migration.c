@@ -251,29 +251,27 @@ static void finish_rebalance(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched_rebalance *r = j->rebalance;
     const ps_conn_id ctl = r->ctl_conn;
-    char text[PS_TEXT_MAX + 1] = "";
-    struct ps_str s;
+    struct ps_str moved = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     int rc = 0;
 
-    ps_str_init(&s, text, sizeof(text));
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64
                        " rebalanced: %u partitions moved, "
                        "%u stayed",
                        j->name, j->gen, r->committed_count, r->failed_count);
-    ps_str_addf(&s, "%u partitions moved, %u stayed", r->committed_count,
+    ps_str_addf(&moved, "%u partitions moved, %u stayed", r->committed_count,
                 r->failed_count);
     ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "rebalanced",
-                       r->failed_count > 0, text);
-    ps_str_init(&s, text, sizeof(text));
+                       r->failed_count > 0, moved.data);
     if (r->failed_count > 0) {
         rc = PS_E_AGAIN;
-        ps_str_addf(&s, "%u of %u partitions stayed where they were: %s",
+        ps_str_addf(&why, "%u of %u partitions stayed where they were: %s",
                     r->failed_count, r->failed_count + r->committed_count,
                     r->first_failure);
     }
     ps_sched_migrations_free(j);
-    end_rebalance_reply(st, ctl, j->gen, rc, text);
+    end_rebalance_reply(st, ctl, j->gen, rc, why.data);
 }
 
 void ps_sched_migrations_cancel(struct ps_sched_step *st,

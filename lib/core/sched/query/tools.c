@@ -54,20 +54,17 @@ static bool may_manage_own(const struct ps_sched_step *st,
 void ps_sched_on_token_query(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched_tokens *t = &st->s->tokens;
-    char text[PS_TEXT_MAX + 1] = "";
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (ps_sched_query_is_busy(st, c)) {
         return;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (!may_manage_own(st, c, &why)) {
-        refuse(st, c, PS_E_PERM, "list of tokens", text);
+        refuse(st, c, PS_E_PERM, "list of tokens", why.data);
         return;
     }
     (void)ps_sched_token_find(st, 0); /* Forgets those that have expired. */
     for (uint32_t i = 0; i < t->count; i++) {
-        ps_str_init(&why, text, sizeof(text));
         if (ps_sched_may_manage_tokens(st, c, t->list[i].claims.uid, &why)) {
             send_token_row(st, c, &t->list[i], NULL);
         }
@@ -123,12 +120,10 @@ void ps_sched_on_token_issue(struct ps_sched_step *st, struct ps_sched_conn *c,
     struct ps_token_record token = {
         .claims = {.uid = owner, .rights = m->rights}};
     char signed_text[PS_TOKEN_TEXT_MAX + 1];
-    char text[PS_TEXT_MAX + 1] = "";
-    struct ps_str why;
-    int rc;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_str rights = PS_STR_ROOM(64);
+    int rc = check_issue(st, c, m, owner, &why);
 
-    ps_str_init(&why, text, sizeof(text));
-    rc = check_issue(st, c, m, owner, &why);
     if (rc == 0) {
         token.claims.issued_at = ps_sched_wall_seconds(st);
         token.claims.not_after = token.claims.issued_at + m->valid_s;
@@ -139,17 +134,16 @@ void ps_sched_on_token_issue(struct ps_sched_step *st, struct ps_sched_conn *c,
         rc = ps_sched_token_issue(st, &token.claims, signed_text, &why);
     }
     if (rc != 0) {
-        refuse(st, c, rc, "token", text);
+        refuse(st, c, rc, "token", why.data);
         return;
     }
-    ps_str_init(&why, text, sizeof(text));
-    ps_sched_token_add_rights(&why, m->rights);
+    ps_sched_token_add_rights(&rights, m->rights);
     ps_effects_log(st->fx, PS_LOG_NOTICE,
                    "token %016" PRIx64 " of user %u for %s%s with rights %s "
                    "and %" PRIu64 " s issued to %s",
                    token.claims.id, owner,
                    token.claims.job[0] != '\0' ? "job " : "all jobs",
-                   (const char *)token.claims.job, text, m->valid_s,
+                   (const char *)token.claims.job, rights.data, m->valid_s,
                    c->peer_text);
     send_token_row(st, c, &token, signed_text);
     ps_sched_conn_end_query(st, c, 0, NULL);
@@ -159,24 +153,22 @@ void ps_sched_on_token_revoke(struct ps_sched_step *st, struct ps_sched_conn *c,
                               const struct ps_msg_token_revoke *m)
 {
     struct ps_token_record *token = ps_sched_token_find(st, m->id);
-    char text[PS_TEXT_MAX + 1] = "";
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     bool is_stored;
 
-    ps_str_init(&why, text, sizeof(text));
     if (!may_manage_own(st, c, &why)) {
-        refuse(st, c, PS_E_PERM, "revocation of a token", text);
+        refuse(st, c, PS_E_PERM, "revocation of a token", why.data);
         return;
     }
     /* Users learn nothing of tokens of others. */
     if (token == NULL ||
         !ps_sched_may_manage_tokens(st, c, token->claims.uid, &why)) {
-        ps_str_init(&why, text, sizeof(text));
+        ps_str_init(&why, why.data, why.cap);
         ps_str_addf(&why,
                     "no token %016" PRIx64 " that has not expired; psctl token "
                     "list lists them",
                     m->id);
-        refuse(st, c, PS_E_NOENT, "revocation of a token", text);
+        refuse(st, c, PS_E_NOENT, "revocation of a token", why.data);
         return;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,
