@@ -16,7 +16,10 @@ static char why[300];
 static int parse(const char *name, const struct ps_rec_param *params,
                  uint32_t count, struct ps_compression *c)
 {
-    return ps_compression_parse(name, params, count, c, why, sizeof(why));
+    struct ps_str s;
+
+    ps_str_init(&s, why, sizeof(why));
+    return ps_compression_parse(name, params, count, c, &s);
 }
 
 static void expect_refused(const char *name, const char *param, double value,

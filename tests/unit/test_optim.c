@@ -9,16 +9,18 @@
 
 #include <cmocka.h>
 
+/* A reason that no test reads. */
+#define UNREAD (&(struct ps_str)PS_STR_ROOM(512))
+
 static void check_refused(const char *name, const struct ps_rec_param *params,
                           uint32_t count, int rc, const char *says)
 {
     struct ps_optim o = {.value = {[PS_OPTIM_LR] = 42}};
-    char why[256];
+    struct ps_str why = PS_STR_ROOM(512);
 
-    assert_int_equal(ps_optim_parse(name, params, count, &o, why, sizeof(why)),
-                     rc);
-    if (strstr(why, says) == NULL) {
-        fail_msg("'%s' does not say '%s'", why, says);
+    assert_int_equal(ps_optim_parse(name, params, count, &o, &why), rc);
+    if (strstr(why.data, says) == NULL) {
+        fail_msg("'%s' does not say '%s'", why.data, says);
     }
     assert_true(o.value[PS_OPTIM_LR] == 42);
 }
@@ -31,7 +33,7 @@ static struct ps_job step_job(const char *name,
     struct ps_optim o;
     struct ps_job job = {0};
 
-    assert_int_equal(ps_optim_parse(name, params, count, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse(name, params, count, &o, UNREAD), 0);
     ps_optim_plan_step(&o,
                        &(struct ps_optim_step_params){.round = t,
                                                       .step_number = t,
@@ -115,17 +117,17 @@ static void parameter_is_accepted_once_under_name_or_alias(void **state)
 static void unknown_optimizers_are_named(void **state)
 {
     struct ps_optim o;
-    char why[256];
+    struct ps_str why = PS_STR_ROOM(512);
 
     (void)state;
     check_refused("adam ", NULL, 0, PS_E_UNSUPPORTED, "called 'adam '");
     check_refused("", NULL, 0, PS_E_UNSUPPORTED, "called ''");
-    assert_int_equal(ps_optim_parse(NULL, NULL, 0, &o, why, sizeof(why)),
-                     PS_E_UNSUPPORTED);
+    assert_int_equal(ps_optim_parse(NULL, NULL, 0, &o, &why), PS_E_UNSUPPORTED);
     assert_string_equal(
-        why, "no optimizer is called ''; there is sgd, nag, adam, adamw, "
-             "adagrad, rmsprop, adadelta, ftrl, adamax, nadam, ftml, signum, "
-             "signsgd, dcasgd, groupadagrad, sgld, lamb, lars, lbsgd, test");
+        why.data,
+        "no optimizer is called ''; there is sgd, nag, adam, adamw, "
+        "adagrad, rmsprop, adadelta, ftrl, adamax, nadam, ftml, signum, "
+        "signsgd, dcasgd, groupadagrad, sgld, lamb, lars, lbsgd, test");
 }
 
 static bool near(double a, double b)
@@ -152,11 +154,11 @@ static void norms_give_trust_ratios(void **state)
     struct ps_optim o;
 
     (void)state;
-    assert_int_equal(ps_optim_parse("adam", NULL, 0, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("adam", NULL, 0, &o, UNREAD), 0);
     assert_false(ps_optim_needs_norms(&o));
     assert_int_equal(ps_optim_first_stage(&o, &at), PS_STAGE_LAST);
 
-    assert_int_equal(ps_optim_parse("adam", guard, 1, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("adam", guard, 1, &o, UNREAD), 0);
     assert_true(ps_optim_needs_norms(&o));
     at.stage = ps_optim_first_stage(&o, &at);
     assert_int_equal(at.stage, PS_STAGE_GRADIENT);
@@ -166,7 +168,7 @@ static void norms_give_trust_ratios(void **state)
     assert_true(ps_optim_apply_norms(&o, &norms, &at));
     assert_true(at.trust_ratio == 1 && at.grad_scale == 1);
 
-    assert_int_equal(ps_optim_parse("adam", clip, 2, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("adam", clip, 2, &o, UNREAD), 0);
     assert_true(ps_optim_clips_global_norm(&o));
     assert_true(ps_optim_apply_norms(
         &o, &wild, &at)); /* Not a parameter of this optimizer. */
@@ -177,7 +179,7 @@ static void norms_give_trust_ratios(void **state)
         &o, &(struct ps_optim_norms){.global_square_sum = 144}, &at));
     assert_true(fabs(at.grad_scale - 0.5) < 1e-8);
 
-    assert_int_equal(ps_optim_parse("lars", lars, 4, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("lars", lars, 4, &o, UNREAD), 0);
     at = first;
     at.norm_exempt = true;
     assert_int_equal(ps_optim_first_stage(&o, &at),
@@ -196,7 +198,7 @@ static void norms_give_trust_ratios(void **state)
         &o, &(struct ps_optim_norms){.square_sum = 1}, &at));
     assert_true(at.trust_ratio == 1);
 
-    assert_int_equal(ps_optim_parse("lamb", lamb, 2, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("lamb", lamb, 2, &o, UNREAD), 0);
     at = first;
     at.stage = ps_optim_first_stage(&o, &at);
     assert_int_equal(at.stage, PS_STAGE_DIRECTION);
@@ -240,7 +242,7 @@ static void large_batches_warm_up(void **state)
         assert_int_equal(job.op, PS_JOB_SGD);
         assert_true(near(job.sgd.lr, 0.5 * factor[i]));
         assert_true(job.sgd.rescale == 0.5); /* A mean of four rounds. */
-        assert_int_equal(ps_optim_parse("lbsgd", params, 7, &o, NULL, 0), 0);
+        assert_int_equal(ps_optim_parse("lbsgd", params, 7, &o, UNREAD), 0);
         assert_int_equal(ps_optim_rounds_per_step(&o), 4);
         assert_true(ps_optim_needs_norms(&o) == (i == 3));
     }
@@ -272,7 +274,7 @@ static void large_batches_scale_by_norms(void **state)
     struct ps_optim o;
 
     (void)state;
-    assert_int_equal(ps_optim_parse("lbsgd", params, 4, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("lbsgd", params, 4, &o, UNREAD), 0);
     at.stage = ps_optim_first_stage(&o, &at);
     assert_int_equal(at.stage, PS_STAGE_GRADIENT);
     assert_true(ps_optim_needs_weight_norm(&o, &at));
@@ -368,7 +370,7 @@ static void forms_and_states(void **state)
         struct ps_job job = step_job(table[i].name, &table[i].param, 1, 1);
 
         assert_int_equal(
-            ps_optim_parse(table[i].name, &table[i].param, 1, &o, NULL, 0), 0);
+            ps_optim_parse(table[i].name, &table[i].param, 1, &o, UNREAD), 0);
         assert_int_equal(job.op, PS_JOB_STEP);
         assert_int_equal(job.step.kind, table[i].kind);
         assert_int_equal(ps_optim_state_count(&o), table[i].states);
@@ -414,7 +416,7 @@ static void noise_belongs_to_key_step_and_element(void **state)
     struct ps_job job = {0};
 
     (void)state;
-    assert_int_equal(ps_optim_parse("sgld", params, 3, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("sgld", params, 3, &o, UNREAD), 0);
     ps_optim_plan_step(&o,
                        &(struct ps_optim_step_params){.round = 7,
                                                       .step_number = 3,
@@ -440,7 +442,7 @@ static void keys_have_multipliers_and_a_first_step(void **state)
     struct ps_job job = {0};
 
     (void)state;
-    assert_int_equal(ps_optim_parse("sgd", params, 3, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("sgd", params, 3, &o, UNREAD), 0);
     ps_optim_plan_step(&o,
                        &(struct ps_optim_step_params){.round = 1,
                                                       .step_number = 1,
@@ -453,7 +455,7 @@ static void keys_have_multipliers_and_a_first_step(void **state)
     assert_true(job.sgd.wd == 0.05);
 
     const struct ps_rec_param adam[] = {{"begin_num_update", 2}};
-    assert_int_equal(ps_optim_parse("adam", adam, 1, &o, NULL, 0), 0);
+    assert_int_equal(ps_optim_parse("adam", adam, 1, &o, UNREAD), 0);
     ps_optim_plan_step(&o,
                        &(struct ps_optim_step_params){.round = 1,
                                                       .step_number = 1,
@@ -470,14 +472,13 @@ static void changes_apply_from_their_round_on(void **state)
     const double want[] = {0.5, 0.5, 0.25, 0.25, 2};
     struct ps_rec_change c = {.name = "lr", .value = 0.25, .round = 3};
     struct ps_optim o;
-    char why[256];
+    struct ps_str why = PS_STR_ROOM(512);
 
     (void)state;
-    assert_int_equal(ps_optim_parse("sgd", &(struct ps_rec_param){"lr", 0.5}, 1,
-                                    &o, NULL, 0),
-                     0);
     assert_int_equal(
-        ps_optim_check_change("sgd", &c, &c.name, why, sizeof(why)), 0);
+        ps_optim_parse("sgd", &(struct ps_rec_param){"lr", 0.5}, 1, &o, UNREAD),
+        0);
+    assert_int_equal(ps_optim_check_change("sgd", &c, &c.name, &why), 0);
     assert_string_equal(c.name, "learning_rate");
     ps_changes_add(&o.changes, &c);
     c = (struct ps_rec_change){.name = "learning_rate", .value = 2, .round = 5};
@@ -496,18 +497,15 @@ static void changes_apply_from_their_round_on(void **state)
         assert_true(job.sgd.lr == want[round - 1]);
     }
     c = (struct ps_rec_change){.name = "momentum"};
-    assert_int_equal(
-        ps_optim_check_change("sgd", &c, &c.name, why, sizeof(why)),
-        PS_E_INVAL);
-    assert_non_null(strstr(why, "cannot change 'momentum'"));
+    assert_int_equal(ps_optim_check_change("sgd", &c, &c.name, &why),
+                     PS_E_INVAL);
+    assert_non_null(strstr(why.data, "cannot change 'momentum'"));
     c = (struct ps_rec_change){.name = "lr", .value = NAN};
-    assert_int_equal(
-        ps_optim_check_change("sgd", &c, &c.name, why, sizeof(why)),
-        PS_E_INVAL);
+    assert_int_equal(ps_optim_check_change("sgd", &c, &c.name, &why),
+                     PS_E_INVAL);
     c = (struct ps_rec_change){.name = "lr", .value = 1};
-    assert_int_equal(
-        ps_optim_check_change("test", &c, &c.name, why, sizeof(why)),
-        PS_E_INVAL);
+    assert_int_equal(ps_optim_check_change("test", &c, &c.name, &why),
+                     PS_E_INVAL);
 }
 
 int main(void)

@@ -60,10 +60,10 @@ static void a_table_is_checked_and_searched(void **state)
         {.name_hash = 7, .lr_mult = 3, .wd_mult = 1},
         {.name_hash = 9, .lr_mult = 1, .wd_mult = 5}};
     struct ps_tunings t = {0};
-    char why[200];
+    struct ps_str why = PS_STR_ROOM(512);
 
     (void)state;
-    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), 0);
+    assert_int_equal(ps_tunings_check(list, 3, &why), 0);
     ps_tunings_set(&t, list, 3);
     assert_null(ps_tunings_find(&t, 1, 5));
     assert_null(ps_tunings_find(&t, 8, 5));
@@ -77,15 +77,14 @@ static void a_table_is_checked_and_searched(void **state)
     list[1].wd_mult = 2;
     assert_false(ps_tunings_equal(t.list, t.count, list, 3));
     list[1].lr_mult = NAN;
-    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
+    assert_int_equal(ps_tunings_check(list, 3, &why), PS_E_INVAL);
     list[1].lr_mult = -1;
-    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
+    assert_int_equal(ps_tunings_check(list, 3, &why), PS_E_INVAL);
     list[1] = list[0];
-    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
-    assert_non_null(strstr(why, "twice"));
-    assert_int_equal(
-        ps_tunings_check(list, PS_TUNINGS_MAX + 1, why, sizeof(why)),
-        PS_E_INVAL);
+    assert_int_equal(ps_tunings_check(list, 3, &why), PS_E_INVAL);
+    assert_non_null(strstr(why.data, "twice"));
+    assert_int_equal(ps_tunings_check(list, PS_TUNINGS_MAX + 1, &why),
+                     PS_E_INVAL);
     ps_tunings_fini(&t);
 }
 
@@ -97,9 +96,9 @@ static bool add(struct ps_tunings *t, uint64_t name_hash, uint64_t round)
                                       .wd_mult = 1,
                                       .round = round};
     bool changed = false;
-    char why[200];
+    struct ps_str why = PS_STR_ROOM(512);
 
-    assert_int_equal(ps_tunings_add(t, &new, 1, &changed, why, sizeof(why)), 0);
+    assert_int_equal(ps_tunings_add(t, &new, 1, &changed, &why), 0);
     return changed;
 }
 
@@ -116,13 +115,13 @@ static void multipliers_change_at_their_rounds(void **state)
     struct ps_rec_tuning new = {
         .name_hash = 7, .lr_mult = 4, .wd_mult = 1, .round = 4};
     struct ps_tunings t = {0};
-    char why[200];
+    struct ps_str why = PS_STR_ROOM(512);
 
     (void)state;
     assert_true(add(&t, 7, 9));
     assert_true(add(&t, 7, 4));
     assert_true(add(&t, 3, 6));
-    assert_int_equal(ps_tunings_check(t.list, t.count, why, sizeof(why)), 0);
+    assert_int_equal(ps_tunings_check(t.list, t.count, &why), 0);
     assert_true(rate_at(&t, 7, 3) == 1);
     assert_true(rate_at(&t, 7, 4) == 4);
     assert_true(rate_at(&t, 7, 8) == 4);
@@ -144,7 +143,7 @@ static void the_oldest_replaced_multiplier_goes(void **state)
     struct ps_rec_tuning more = {.name_hash = 1, .lr_mult = 1, .wd_mult = 1};
     struct ps_tunings t = {0};
     bool changed = false;
-    char why[200];
+    struct ps_str why = PS_STR_ROOM(512);
 
     (void)state;
     for (unsigned i = 0; i < PS_TUNINGS_MAX / 2; i++) {
@@ -162,14 +161,13 @@ static void the_oldest_replaced_multiplier_goes(void **state)
         add(&t, 2 * i + 3, 2);
     }
     assert_int_equal(t.count, PS_TUNINGS_MAX);
-    assert_int_equal(ps_tunings_check(t.list, t.count, why, sizeof(why)), 0);
+    assert_int_equal(ps_tunings_check(t.list, t.count, &why), 0);
     assert_true(rate_at(&t, 6, 1) == 7);
     add(&t, 6, 90);
     assert_true(rate_at(&t, 6, 1) == 90);
     more.name_hash = 100000;
-    assert_int_equal(ps_tunings_add(&t, &more, 1, &changed, why, sizeof(why)),
-                     PS_E_INVAL);
-    assert_non_null(strstr(why, "given for 2049 keys"));
+    assert_int_equal(ps_tunings_add(&t, &more, 1, &changed, &why), PS_E_INVAL);
+    assert_non_null(strstr(why.data, "given for 2049 keys"));
     assert_false(changed);
     ps_tunings_fini(&t);
 }

@@ -482,15 +482,14 @@ static int accept_placement(struct ps_agent_key *k,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload, struct ps_str *why)
 {
-    char detail[PS_TEXT_MAX] = "";
     struct ps_refusal refusal;
-    int rc = ps_compression_parse(m->compression, m->params, m->params_count,
-                                  &k->compression, detail, sizeof(detail));
+    int rc;
 
     append_key_name(why, k->name);
     ps_str_add(why, ": ");
+    rc = ps_compression_parse(m->compression, m->params, m->params_count,
+                              &k->compression, why);
     if (rc != 0) {
-        ps_str_add(why, detail[0] != '\0' ? detail : ps_strerror(rc));
         return rc;
     }
     if (!ps_agent_place_covers(k, m, payload)) {

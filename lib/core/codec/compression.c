@@ -84,14 +84,12 @@ static const struct codec_spec {
      {[EF] = 1, [LEVELS] = 7}},
 };
 int ps_compression_parse(const char *name, const struct ps_rec_param *params,
-                         uint32_t count, struct ps_compression *ret, char *why,
-                         size_t why_cap)
+                         uint32_t count, struct ps_compression *ret,
+                         struct ps_str *why)
 {
     struct ps_param list[NUMBERS];
     double value[NUMBERS];
-    struct ps_str s;
 
-    ps_str_init(&s, why, why_cap);
     if (name == NULL || *name == '\0') {
         *ret = (struct ps_compression){0};
         return 0;
@@ -99,7 +97,7 @@ int ps_compression_parse(const char *name, const struct ps_rec_param *params,
     const struct codec_spec *kind = ps_param_find_kind(
         codec_specs, sizeof(codec_specs[0]),
         sizeof(codec_specs) / sizeof(codec_specs[0]), name,
-        "no compression is called '", &s);
+        "no compression is called '", why);
 
     if (kind == NULL) {
         return PS_E_UNSUPPORTED;
@@ -117,7 +115,7 @@ int ps_compression_parse(const char *name, const struct ps_rec_param *params,
                                                    .name = kind->name,
                                                    .lacks = " has no "
                                                             "parameter '"},
-                            params, count, value, &s);
+                            params, count, value, why);
 
     if (rc != 0) {
         return rc;
@@ -125,7 +123,7 @@ int ps_compression_parse(const char *name, const struct ps_rec_param *params,
     bool natural = value[NATURAL_STEPS] != 0;
 
     if (natural && value[LEVELS] > PS_CODEC_NATURAL_LEVELS_MAX) {
-        ps_str_addf(&s,
+        ps_str_addf(why,
                     "levels of natural dithering are powers of 2, at most "
                     "%u, not %g",
                     PS_CODEC_NATURAL_LEVELS_MAX, value[LEVELS]);

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "kernel/kernel.h"
 #include "proto/ps_msg.h"
 
@@ -22,13 +23,13 @@ struct ps_compression {
 };
 
 /* Parses and checks a declaration. PS_E_UNSUPPORTED: there is no compression of
- * that name; PS_E_INVAL: a parameter is unknown, given twice or out of range;
- * `why` then has the error text. An empty name stands for no compression. *ret
+ * that name; PS_E_INVAL: a parameter is unknown, given twice or out of range; the
+ * error text is appended to `why`. An empty name stands for no compression. *ret
  * is written only on success. */
 PS_MUST_USE int ps_compression_parse(const char *name,
                                      const struct ps_rec_param *params,
                                      uint32_t count, struct ps_compression *ret,
-                                     char *why, size_t why_cap);
+                                     struct ps_str *why);
 
 /* True if a partition of `count` elements is encoded. Both sides compute it
  * from the declaration. */

@@ -277,15 +277,9 @@ static int check_batches(const struct ps_optim *o, struct ps_str *why)
 }
 
 int ps_optim_parse(const char *name, const struct ps_rec_param *params,
-                   uint32_t count, struct ps_optim *ret, char *why,
-                   size_t why_cap)
+                   uint32_t count, struct ps_optim *ret, struct ps_str *why)
 {
-    struct ps_str s;
-    char none[1];
-
-    ps_str_init(&s, why != NULL ? why : none,
-                why != NULL ? why_cap : sizeof(none));
-    struct ps_optim o = {.kind = find_kind(name, &s)};
+    struct ps_optim o = {.kind = find_kind(name, why)};
 
     if (o.kind == NULL) {
         return PS_E_UNSUPPORTED;
@@ -299,10 +293,10 @@ int ps_optim_parse(const char *name, const struct ps_rec_param *params,
     for (unsigned i = 0; o.kind->params[i].param != PS_OPTIM_NONE; i++) {
         o.value[o.kind->params[i].param] = o.kind->params[i].value;
     }
-    int rc = ps_param_parse(&set, params, count, o.value, &s);
+    int rc = ps_param_parse(&set, params, count, o.value, why);
 
-    rc = rc != 0 ? rc : check_batches(&o, &s);
-    rc = rc != 0 ? rc : check_schedule(&o, &s);
+    rc = rc != 0 ? rc : check_batches(&o, why);
+    rc = rc != 0 ? rc : check_schedule(&o, why);
     if (rc == 0) {
         *ret = o;
     }
@@ -311,13 +305,10 @@ int ps_optim_parse(const char *name, const struct ps_rec_param *params,
 
 int ps_optim_check_change(const char *optimizer,
                           const struct ps_rec_change *change,
-                          const char **ret_name, char *why, size_t why_cap)
+                          const char **ret_name, struct ps_str *why)
 {
     const char *name = ps_str_or_empty(change->name);
-    struct ps_str s;
-
-    ps_str_init(&s, why, why_cap);
-    const struct ps_optim_kind *kind = find_kind(optimizer, &s);
+    const struct ps_optim_kind *kind = find_kind(optimizer, why);
 
     assert(kind != NULL);
     struct ps_param_set live = params_of(kind);
@@ -327,14 +318,14 @@ int ps_optim_check_change(const char *optimizer,
     const unsigned param = ps_param_find(&live, name);
 
     if (param < live.count) {
-        int rc = ps_param_check(&live, param, change->value, &s);
+        int rc = ps_param_check(&live, param, change->value, why);
 
         *ret_name = rc == 0 ? param_specs[param].name : *ret_name;
         return rc;
     }
-    ps_str_addf(&s, "%s cannot change '", kind->name);
-    ps_str_add_escaped(&s, name, strlen(name), 32);
-    ps_str_add(&s, "' while the job runs; it can change");
-    ps_param_add_names(&live, &s);
+    ps_str_addf(why, "%s cannot change '", kind->name);
+    ps_str_add_escaped(why, name, strlen(name), 32);
+    ps_str_add(why, "' while the job runs; it can change");
+    ps_param_add_names(&live, why);
     return PS_E_INVAL;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "base/str.h"
 #include "core/optim/tuning.h"
 #include "kernel/kernel.h"
 #include "proto/ps_msg.h"
@@ -97,20 +98,20 @@ double ps_optim_rate(const struct ps_optim *o, uint64_t n);
  * hyper-parameters, defaults and formulas. *ret is written only on success.
  *
  * PS_E_UNSUPPORTED: there is no optimizer of that name; PS_E_INVAL: a
- * hyper-parameter is unknown, given twice or out of range; `why` then has the
- * error text, unless it is NULL. */
+ * hyper-parameter is unknown, given twice or out of range; the error text is
+ * appended to `why`. */
 PS_MUST_USE int ps_optim_parse(const char *name,
                                const struct ps_rec_param *params,
-                               uint32_t count, struct ps_optim *ret, char *why,
-                               size_t why_cap);
+                               uint32_t count, struct ps_optim *ret,
+                               struct ps_str *why);
 
 /* Checks a change of a hyper-parameter in a running job. PS_E_INVAL: not
- * allowed, and `why` has the error text. *ret_name is the parameter's name, of
- * static duration. */
+ * allowed, and the error text is appended to `why`. *ret_name is the parameter's
+ * name, of static duration. */
 PS_MUST_USE int ps_optim_check_change(const char *optimizer,
                                       const struct ps_rec_change *change,
-                                      const char **ret_name, char *why,
-                                      size_t why_cap);
+                                      const char **ret_name,
+                                      struct ps_str *why);
 
 /* Rounds whose gradients are accumulated for one step. */
 uint64_t ps_optim_rounds_per_step(const struct ps_optim *o);

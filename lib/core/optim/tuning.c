@@ -68,27 +68,24 @@ static bool is_behind(const struct ps_rec_tuning *t, uint64_t name_hash,
 }
 
 int ps_tunings_check(const struct ps_rec_tuning *list, uint32_t count,
-                     char *why, size_t why_cap)
+                     struct ps_str *why)
 {
-    struct ps_str s;
-
-    ps_str_init(&s, why, why_cap);
     if (count > PS_TUNINGS_MAX) {
-        return refuse_key_count(count, &s);
+        return refuse_key_count(count, why);
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_rec_tuning *t = &list[i];
 
         if (!isfinite(t->lr_mult) || t->lr_mult < 0 || !isfinite(t->wd_mult) ||
             t->wd_mult < 0) {
-            ps_str_addf(&s,
+            ps_str_addf(why,
                         "lr_mult and wd_mult must be finite and not negative, "
                         "not %g and %g",
                         t->lr_mult, t->wd_mult);
             return PS_E_INVAL;
         }
         if (i > 0 && !is_behind(t, list[i - 1].name_hash, list[i - 1].round)) {
-            ps_str_add(&s, "a key has multipliers twice");
+            ps_str_add(why, "a key has multipliers twice");
             return PS_E_INVAL;
         }
     }
@@ -204,15 +201,13 @@ static void add_tuning(struct ps_tunings *t, const struct ps_rec_tuning *new)
 }
 
 int ps_tunings_add(struct ps_tunings *t, const struct ps_rec_tuning *list,
-                   uint32_t count, bool *ret_changed, char *why, size_t why_cap)
+                   uint32_t count, bool *ret_changed, struct ps_str *why)
 {
     const uint32_t keys = key_count(t) + new_key_count(t, list, count);
     bool changed = false;
-    struct ps_str s;
 
-    ps_str_init(&s, why, why_cap);
     if (keys > PS_TUNINGS_MAX) {
-        return refuse_key_count(keys, &s);
+        return refuse_key_count(keys, why);
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_rec_tuning *had = ps_tunings_find(t, list[i].name_hash,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "base/str.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
@@ -25,9 +26,9 @@ void ps_tunings_set(struct ps_tunings *t, const struct ps_rec_tuning *list,
                     uint32_t count);
 bool ps_tunings_equal(const struct ps_rec_tuning *a, uint32_t a_count,
                       const struct ps_rec_tuning *b, uint32_t b_count);
-/* Returns 0, or PS_E_INVAL with the error text in `why`. */
+/* Returns 0, or PS_E_INVAL with the error text appended to `why`. */
 PS_MUST_USE int ps_tunings_check(const struct ps_rec_tuning *list,
-                                 uint32_t count, char *why, size_t why_cap);
+                                 uint32_t count, struct ps_str *why);
 /* Entry that holds for this round of the key with name hash `name_hash`; NULL:
  * none. */
 const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
@@ -40,11 +41,11 @@ ps_tunings_conflict(const struct ps_tunings *t,
 /* Adds entries that pass the check and conflict with none. Of too many, the
  * oldest with a later one of the same key is dropped; steps of rounds between
  * the two then use the later one. *ret_changed is false if the table had all of
- * them. PS_E_INVAL: more than PS_TUNINGS_MAX keys; nothing changes, and `why`
- * has the error text. */
+ * them. PS_E_INVAL: more than PS_TUNINGS_MAX keys; nothing changes, and the
+ * error text is appended to `why`. */
 PS_MUST_USE int ps_tunings_add(struct ps_tunings *t,
                                const struct ps_rec_tuning *list, uint32_t count,
-                               bool *ret_changed, char *why, size_t why_cap);
+                               bool *ret_changed, struct ps_str *why);
 
 /* Changes that are kept. Of more, the oldest with a later one of the same name
  * is dropped; steps of rounds between the two then use the later value. */

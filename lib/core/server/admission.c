@@ -477,16 +477,14 @@ static bool has_optimizer(const struct ps_msg_job_state *m)
 }
 
 static bool add_optim_changes(struct ps_optim *o,
-                              const struct ps_msg_job_state *m)
+                              const struct ps_msg_job_state *m,
+                              struct ps_str *why)
 {
-    char why[1];
-
     for (uint32_t i = 0; i < m->changes_count; i++) {
         struct ps_rec_change c = m->changes[i];
 
         if (i >= PS_CHANGES_MAX ||
-            ps_optim_check_change(m->optimizer, &c, &c.name, why,
-                                  sizeof(why)) != 0) {
+            ps_optim_check_change(m->optimizer, &c, &c.name, why) != 0) {
             return false;
         }
         ps_changes_add(&o->changes, &c);
@@ -502,7 +500,7 @@ static const char *read_job_state(const struct ps_server *s,
                                   struct ps_optim *optim,
                                   struct ps_compression *compression)
 {
-    char text[256];
+    struct ps_str why = PS_STR_ROOM(256); /* Not read: the scheduler has it. */
 
     if (m->slots_count == 0 || m->slots_count > PS_SLOTS_MAX) {
         return "it has no slots, or too many";
@@ -513,21 +511,19 @@ static const char *read_job_state(const struct ps_server *s,
     if (job == NULL && ps_map_count(s->jobs.by_gen) >= PS_JOBS_MAX) {
         return "too many jobs";
     }
-    if (has_optimizer(m) &&
-        ps_optim_parse(m->optimizer, m->params, m->params_count, optim, NULL,
-                       0) != 0) {
+    if (has_optimizer(m) && ps_optim_parse(m->optimizer, m->params,
+                                           m->params_count, optim, &why) != 0) {
         return "its optimizer is not known here";
     }
-    if (has_optimizer(m) && !add_optim_changes(optim, m)) {
+    if (has_optimizer(m) && !add_optim_changes(optim, m, &why)) {
         return "the changes of its optimizer are invalid";
     }
-    if (ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text)) !=
-        0) {
+    if (ps_tunings_check(m->tunings, m->tunings_count, &why) != 0) {
         return "the multipliers of its keys are invalid";
     }
     if (ps_compression_parse(m->compression, m->compression_params,
-                             m->compression_params_count, compression, text,
-                             sizeof(text)) != 0) {
+                             m->compression_params_count, compression,
+                             &why) != 0) {
         return "its compression is not known here";
     }
     return NULL;

@@ -341,7 +341,6 @@ static int check_optimizer(const struct ps_sched_job *j,
                            struct ps_optim *ret, struct ps_str *why)
 {
     const char *name = ps_str_or_empty(m->name);
-    char text[256] = "";
     int rc;
 
     if (j->opt.num_servers == 0) {
@@ -358,13 +357,11 @@ static int check_optimizer(const struct ps_sched_job *j,
                     j->name);
         return PS_E_UNSUPPORTED;
     }
-    rc = ps_optim_parse(name, m->params, m->params_count, ret, text,
-                        sizeof(text));
+    rc = ps_optim_parse(name, m->params, m->params_count, ret, why);
     if (rc == 0) {
-        rc = ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text));
+        rc = ps_tunings_check(m->tunings, m->tunings_count, why);
     }
     if (rc != 0) {
-        ps_str_add(why, text);
         return rc;
     }
     if (j->opt.mode != PS_MODE_SYNC && ps_optim_needs_norms(ret)) {
@@ -463,7 +460,6 @@ static int check_compression(const struct ps_sched_job *j,
 {
     const char *name = ps_str_or_empty(m->name);
     const uint32_t keys = count_value_keys(j);
-    char text[256] = "";
     int rc;
 
     if (j->opt.num_servers == 0) {
@@ -485,10 +481,8 @@ static int check_compression(const struct ps_sched_job *j,
         ps_str_add(why, "a compression needs a name");
         return PS_E_INVAL;
     }
-    rc = ps_compression_parse(name, m->params, m->params_count, ret, text,
-                              sizeof(text));
+    rc = ps_compression_parse(name, m->params, m->params_count, ret, why);
     if (rc != 0) {
-        ps_str_add(why, text);
         return rc;
     }
     if (j->quota.profile.sum_buffers > 0) {
@@ -545,7 +539,6 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
                       struct ps_rec_change c, struct ps_str *why)
 {
     const struct ps_rec_change *had;
-    char text[256] = "";
     int rc;
 
     if (j->optimizer.declared.name == NULL) {
@@ -553,10 +546,8 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
                     j->name);
         return PS_E_INVAL;
     }
-    rc = ps_optim_check_change(j->optimizer.declared.name, &c, &c.name, text,
-                               sizeof(text));
+    rc = ps_optim_check_change(j->optimizer.declared.name, &c, &c.name, why);
     if (rc != 0) {
-        ps_str_add(why, text);
         return rc;
     }
     had = ps_changes_find(&j->optimizer.changes, c.name, c.round);
@@ -599,7 +590,6 @@ static int check_tunings(const struct ps_sched_job *j,
                          const struct ps_msg_optimizer_tune *m,
                          struct ps_str *why)
 {
-    char text[256] = "";
     int rc;
 
     if (j->optimizer.declared.name == NULL) {
@@ -607,9 +597,8 @@ static int check_tunings(const struct ps_sched_job *j,
                     j->name);
         return PS_E_INVAL;
     }
-    rc = ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text));
+    rc = ps_tunings_check(m->tunings, m->tunings_count, why);
     if (rc != 0) {
-        ps_str_add(why, text);
         return rc;
     }
     for (uint32_t i = 0; i < m->tunings_count; i++) {
@@ -644,7 +633,6 @@ static int add_tunings(struct ps_sched_step *st, struct ps_sched_job *j,
                        const struct ps_msg_optimizer_tune *m,
                        struct ps_str *why)
 {
-    char text[256] = "";
     bool changed = false;
     int rc = check_tunings(j, m, why);
 
@@ -652,9 +640,8 @@ static int add_tunings(struct ps_sched_step *st, struct ps_sched_job *j,
         return rc;
     }
     rc = ps_tunings_add(&j->optimizer.tunings, m->tunings, m->tunings_count,
-                        &changed, text, sizeof(text));
+                        &changed, why);
     if (rc != 0) {
-        ps_str_add(why, text);
         return rc;
     }
     if (changed) {
