@@ -27,6 +27,7 @@ void ps_round_release_payloads(struct ps_round *r)
         ps_buf_unref(r->contributions[i].buf);
         r->contributions[i] = (struct ps_slice){0};
     }
+    r->bytes = 0;
 }
 
 void ps_round_fini(struct ps_round *r)
@@ -71,16 +72,6 @@ const struct ps_slice *ps_round_first_nonempty(const struct ps_round *r)
         }
     }
     return NULL;
-}
-
-uint64_t ps_round_bytes(const struct ps_round *r)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < r->size; i++) {
-        bytes += r->contributions[i].len;
-    }
-    return bytes;
 }
 
 static bool subtree_has_payload(const struct ps_round *r, uint32_t from,

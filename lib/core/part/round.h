@@ -27,7 +27,7 @@ struct ps_round {
     uint32_t size;     /* Number of contributors. */
     uint32_t nonempty; /* Contributions with data. */
     uint64_t weight;   /* Total weight of contributions with data. */
-    uint64_t bytes;    /* Total bytes of contributions with data. */
+    uint64_t bytes;    /* Total bytes of `contributions`. */
     /* Contributors that have contributed, empty or not. */
     struct ps_bits contributed;
     /* One for each contributor; buf NULL: empty or missing. */
@@ -47,8 +47,6 @@ bool ps_round_has_contributed(const struct ps_round *r, uint32_t place);
 bool ps_round_is_complete(const struct ps_round *r);
 /* Contribution of the first contributor with data; NULL: all are empty. */
 const struct ps_slice *ps_round_first_nonempty(const struct ps_round *r);
-/* Bytes of all contributions. */
-uint64_t ps_round_bytes(const struct ps_round *r);
 
 /* Drops the references on all contributions; `contributed` stays. */
 void ps_round_release_payloads(struct ps_round *r);

@@ -216,7 +216,9 @@ void ps_store_set_value(struct ps_store *st, struct ps_part *part,
         im->retry = 0;
         im->all_skipped = false;
     }
-    ps_store_set_encoded(st, part, 0, &(struct ps_slice){0});
+    if (part->buffers[PS_PART_BUFFER_ENCODED].buf != NULL) {
+        ps_store_set_encoded(st, part, 0, &(struct ps_slice){0});
+    }
     ps_store_set_buffer(st, part, PS_PART_BUFFER_VALUE, value);
     im->version = version;
 }

@@ -165,7 +165,7 @@ static inline struct ps_buf *ps_part_state(const struct ps_part *part,
 }
 static inline bool ps_part_has_value(const struct ps_part *part)
 {
-    return ps_part_value(part)->buf != NULL;
+    return part->buffers[PS_PART_BUFFER_VALUE].buf != NULL;
 }
 static inline bool ps_part_is_rows(const struct ps_part *part)
 {

@@ -232,8 +232,10 @@ static void publish_version(struct ps_server_step *st,
                                 &(struct ps_slice){0});
         }
         ps_store_set_value(&job->store, part, part->image.version + 1, value);
-        ps_store_set_encoded(&job->store, part,
-                             (uint8_t)job->compression.codec.kind, code);
+        if (code->buf != NULL) {
+            ps_store_set_encoded(&job->store, part,
+                                 (uint8_t)job->compression.codec.kind, code);
+        }
     } else {
         ps_store_keep_value(&job->store, part, !open->has_request);
     }
@@ -553,8 +555,8 @@ static bool retry_starved(struct ps_server_step *st,
     ps_server_memory_note_shortage(s);
     ps_list_push_back(&s->merges.starved, &run->node);
     if (st->now < ps_time_add(run->starved_since, OUT_OF_MEMORY_AFTER) ||
-        !ps_server_memory_is_exhausted(
-            s, ps_round_bytes(&part->open_round->round) + len)) {
+        !ps_server_memory_is_exhausted(s,
+                                       part->open_round->round.bytes + len)) {
         return false;
     }
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX / 2);

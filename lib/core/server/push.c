@@ -165,12 +165,12 @@ static bool take_for_round(const struct ps_server_contribution *in,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].contributed_rounds--;
     }
-    ps_server_record(job, part,
-                     &(struct ps_server_profile_event){
-                         .kind = PS_TRACE_KIND_GATHER,
-                         .round = in->rec.round,
-                         .begun_at = open->opened_at,
-                         .bytes = ps_round_bytes(&open->round)});
+    ps_server_record(
+        job, part,
+        &(struct ps_server_profile_event){.kind = PS_TRACE_KIND_GATHER,
+                                          .round = in->rec.round,
+                                          .begun_at = open->opened_at,
+                                          .bytes = open->round.bytes});
     return true;
 }
 
