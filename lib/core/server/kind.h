@@ -96,13 +96,12 @@ extern const struct ps_server_contribution_kind ps_server_async_kind;
 
 /* -------------------------------------------------------------- dense parts */
 
-/* Keeps the bytes of one part of the payload. Refers to the frame, or copies if
+/* Keeps the bytes of one part, a slice of the payload. Refers to the frame, or copies if
  * the elements are not aligned or are a small share of the frame's memory. The
  * caller gets a reference. PS_E_NOMEM. */
-int ps_server_parts_retain(struct ps_server_job *job,
-                           const struct ps_slice *payload, uint64_t offset,
-                           const struct ps_rec_part *part,
-                           struct ps_slice *ret_slice);
+int ps_server_part_retain(struct ps_server_job *job, uint8_t dtype,
+                          const struct ps_slice *bytes,
+                          struct ps_slice *ret_slice);
 
 /* Retains dense parts; async pushes share it. */
 int ps_server_dense_retain(struct ps_server_step *st,

@@ -15,29 +15,21 @@
 /* The inverse of the least share of a frame that is kept without a copy. */
 #define ZERO_COPY_SHARE 4u
 
-int ps_server_parts_retain(struct ps_server_job *job,
-                           const struct ps_slice *payload, uint64_t offset,
-                           const struct ps_rec_part *part,
-                           struct ps_slice *ret_slice)
+int ps_server_part_retain(struct ps_server_job *job, uint8_t dtype,
+                          const struct ps_slice *bytes,
+                          struct ps_slice *ret_slice)
 {
-    size_t size = ps_dtype_size(part->dtype);
-    struct ps_slice in = {
-        .buf = payload->buf,
-        .offset = payload->offset + offset,
-        .len = ps_part_payload_bytes(part),
-    };
-
-    if ((uintptr_t)ps_slice_data(&in) % size == 0 &&
-        (in.buf->size <= PS_BATCH_FRAME_MAX ||
-         in.len >= in.buf->size / ZERO_COPY_SHARE)) {
-        ps_buf_ref(in.buf);
-        *ret_slice = in;
+    if ((uintptr_t)ps_slice_data(bytes) % ps_dtype_size(dtype) == 0 &&
+        (bytes->buf->size <= PS_BATCH_FRAME_MAX ||
+         bytes->len >= bytes->buf->size / ZERO_COPY_SHARE)) {
+        ps_buf_ref(bytes->buf);
+        *ret_slice = *bytes;
         return 0;
     }
-    int rc = ps_server_memory_alloc(job, in.len, ret_slice);
+    int rc = ps_server_memory_alloc(job, bytes->len, ret_slice);
 
     if (rc == 0) {
-        memcpy(ps_slice_data(ret_slice), ps_slice_data(&in), in.len);
+        memcpy(ps_slice_data(ret_slice), ps_slice_data(bytes), bytes->len);
     }
     return rc;
 }
@@ -190,8 +182,12 @@ int ps_server_dense_retain(struct ps_server_step *st,
                            const struct ps_part *part,
                            struct ps_slice *ret_bytes)
 {
-    int rc = ps_server_parts_retain(in->slot->job, in->push->request->payload,
-                                    in->offset, &in->rec, ret_bytes);
+    const struct ps_slice *payload = in->push->request->payload;
+    const struct ps_slice bytes = {.buf = payload->buf,
+                                   .offset = payload->offset + in->offset,
+                                   .len = in->payload_bytes};
+    int rc = ps_server_part_retain(in->slot->job, in->rec.dtype, &bytes,
+                                   ret_bytes);
 
     (void)part;
     if (rc == 0 && in->rec.codec != PS_CODEC_NONE) {

@@ -120,20 +120,17 @@ static uint64_t job_claim(const struct ps_server_job *job, uint64_t more)
                       ps_pool_share_used(job->pool_share) + more);
 }
 
-/* Returns the memory reserved for the job's next round: the scheduler's figure,
- * or before its arrival two contributions of this cost for every slot. */
-static uint64_t job_round_bytes(const struct ps_server_job *job, uint64_t cost)
-{
-    return job->quota.version != 0 ? job->quota.round_bytes
-                                   : 2 * cost * job->slot_count;
-}
-
 /* True if the contribution may allocate `len` bytes. */
 static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
 {
     struct ps_server_job *job = q->from.slot->job;
     const uint64_t budget = ps_pool_budget(s->opt.pool);
     const uint64_t cost = ps_pool_cost(q->bytes);
+    /* Reserved for the job's next round: the scheduler's figure, or before its
+     * arrival two contributions of this cost for every slot. */
+    const uint64_t round_bytes = job->quota.version != 0
+                                     ? job->quota.round_bytes
+                                     : 2 * cost * job->slot_count;
     uint64_t admitted = 0;
     /* Without the shares subtracted below: buffers of ended jobs that are still
      * being sent. */
@@ -143,9 +140,8 @@ static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
     {
         admitted += other->quota.bytes;
     }
-    if (budget == 0 || admitted + job_round_bytes(job, cost) +
-                               ps_pool_used(s->opt.pool) + cost <=
-                           budget) {
+    if (budget == 0 ||
+        admitted + round_bytes + ps_pool_used(s->opt.pool) + cost <= budget) {
         return true; /* The common case. */
     }
     PS_MAP_EACH(const struct ps_server_job, other, s->jobs.by_gen)
@@ -157,7 +153,7 @@ static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
         /* Less memory than was admitted: only reserved rounds allocate. */
         return ps_server_memory_serves_next_round(job, q);
     }
-    if (claims + job_claim(job, cost + job_round_bytes(job, cost)) <= budget) {
+    if (claims + job_claim(job, cost + round_bytes) <= budget) {
         return true;
     }
     return ps_server_memory_serves_next_round(job, q) &&

@@ -181,16 +181,6 @@ void ps_server_on_abort_round(struct ps_server_step *st,
 
 /* -------------------------------------------------------------- publication */
 
-/* The round of a partition is over, for which a migration may wait. */
-static void continue_migration(struct ps_server_step *st,
-                               struct ps_server_job *job,
-                               const struct ps_part *part)
-{
-    if (job->migrations != NULL) {
-        ps_server_migration_on_merged(st, job, part);
-    }
-}
-
 /* Replies to all contributors of the round, and closes it. */
 static void reply_merged(struct ps_server_step *st, struct ps_server_job *job,
                          struct ps_part *part)
@@ -211,7 +201,6 @@ static void reply_merged(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_pull_reply_waiting(st, job, part, &up_to_date);
     }
     ps_bits_fini(&up_to_date);
-    ps_server_credit_mark_job(job);
 }
 
 /* Publishes the next version of the partition and replies to all contributors
@@ -245,7 +234,9 @@ static void publish_version(struct ps_server_step *st,
     } else if (open->kind->applied(st, job, part)) {
         ps_server_merge_start(st, job, part);
     }
-    continue_migration(st, job, part);
+    if (job->migrations != NULL) {
+        ps_server_migration_on_merged(st, job, part);
+    }
 }
 
 /* Publishes the next version without an optimizer step and without a new
@@ -533,7 +524,9 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_refusal_set_text(&refusal, rc, text);
     }
     ps_server_refusal_send_to(st, job, NULL, &refusal);
-    continue_migration(st, job, part);
+    if (job->migrations != NULL) {
+        ps_server_migration_on_merged(st, job, part);
+    }
 }
 
 /* True: the run no longer waits. */

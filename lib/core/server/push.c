@@ -45,15 +45,6 @@ static bool is_redundant(const struct ps_part *part,
                                      in->slot->index));
 }
 
-/* True if one more open round would exceed the limit. */
-static bool has_too_many_rounds(const struct ps_server_job *job,
-                                const struct ps_part *part)
-{
-    return (part == NULL || part->open_round == NULL) &&
-           (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
-               PS_OPEN_ROUND_SLOTS_MAX;
-}
-
 /* 0: take it; PS_CONTRIBUTION_KNOWN; or the refusal, for a conflict with the
  * other slots in `others`. `part` NULL: unknown partition. */
 static int check_for_round(struct ps_server_step *st,
@@ -105,7 +96,9 @@ static int check_for_round(struct ps_server_step *st,
                                          .assign = push->assign},
             others);
     }
-    if (rc == 0 && has_too_many_rounds(job, part)) {
+    if (rc == 0 && (part == NULL || part->open_round == NULL) &&
+        (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
+            PS_OPEN_ROUND_SLOTS_MAX) {
         rc = PS_E_BUSY; /* A later try finds fewer open rounds. */
     }
     return rc;
@@ -253,7 +246,7 @@ static void reclaim_memory(struct ps_server_step *st,
 static void record_identity(struct ps_part *part,
                             const struct ps_server_contribution *in)
 {
-    if (part != NULL && in->name_hash != 0) {
+    if (in->name_hash != 0) {
         part->image.name_hash = in->name_hash;
         part->image.first_elem = in->first_elem;
     }
@@ -271,7 +264,9 @@ static int accept_contribution(struct ps_server_step *st,
     struct ps_part *part = ps_store_find(store, in->rec.key, in->rec.index);
     struct ps_slice bytes = {0};
 
-    record_identity(part, in);
+    if (part != NULL) {
+        record_identity(part, in);
+    }
     if (in->rec.round == 0) {
         return PS_E_INVAL;
     }
@@ -290,8 +285,10 @@ static int accept_contribution(struct ps_server_step *st,
             return rc;
         }
     }
-    part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
-    record_identity(part, in);
+    if (part == NULL) {
+        part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
+        record_identity(part, in);
+    }
     ps_server_record(
         in->slot->job, part,
         &(struct ps_server_profile_event){.kind = PS_TRACE_KIND_PUSH,
@@ -340,12 +337,13 @@ static void read_part(struct ps_server_contribution *in, uint32_t i)
     const struct ps_msg_push *m = &q->msg->push;
 
     in->offset += in->payload_bytes;
-    in->rec = ps_server_request_part(q, i);
     if (q->rows != NULL) {
+        in->rec = ps_server_request_part(q, i);
         in->row_width = q->rows[i].row_width;
         in->payload_bytes = ps_server_rows_block_bytes(&q->rows[i]);
         return;
     }
+    in->rec = q->parts[i];
     in->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
     in->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
     in->payload_bytes = ps_part_payload_bytes(&in->rec);
@@ -424,7 +422,9 @@ static void accept_contributions(struct ps_server_step *st,
                     : 0);
         }
     }
-    ps_server_refusal_send(st, &q->from, &refusal);
+    if (refusal.count > 0) {
+        ps_server_refusal_send(st, &q->from, &refusal);
+    }
 }
 
 void ps_server_on_push(struct ps_server_step *st,

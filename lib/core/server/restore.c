@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/kind.h"
@@ -57,7 +58,10 @@ static int store_received_value(struct ps_server_job *job,
     if (payload == NULL || payload->buf == NULL) {
         return PS_E_DISCARDED; /* The agent sends it again. */
     }
-    int rc = ps_server_parts_retain(job, payload, offset, rec, &value);
+    const struct ps_slice bytes = {.buf = payload->buf,
+                                   .offset = payload->offset + offset,
+                                   .len = ps_part_payload_bytes(rec)};
+    int rc = ps_server_part_retain(job, rec->dtype, &bytes, &value);
 
     if (rc != 0) {
         return rc;
@@ -430,6 +434,7 @@ static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
     ps_server_migration_end(mv);
     if (part != NULL && part->open_round != NULL && part->merge == NULL &&
         ps_round_is_complete(&part->open_round->round)) {
+        ps_server_credit_mark_job(job);
         ps_server_merge_start(st, job, part);
     }
 }
