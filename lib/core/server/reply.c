@@ -95,7 +95,7 @@ void ps_server_reply_part(struct ps_server_step *st,
         rec.codec = part->image.codec;
         rec.encoded_bytes = (uint32_t)bytes.len;
     } else if (has_value) {
-        bytes = *ps_part_value(part);
+        bytes = part->buffers[PS_PART_BUFFER_VALUE];
     }
     if (bytes.len > PS_BATCH_PART_MAX || st->s->opt.unbatched) {
         struct ps_batch one = {.parts = &rec,

@@ -242,13 +242,12 @@ static void on_trace_get(struct ps_server_step *st,
     ps_free(list);
 }
 
-static void on_sched_msg(struct ps_server_step *st, ps_conn_id conn,
-                         const struct ps_msg *msg,
-                         const struct ps_slice *payload)
+static void on_sched_msg(struct ps_server_step *st, const struct ps_event *ev)
 {
     const struct ps_uplink_call call = uplink_call(st);
+    const struct ps_msg *msg = ev->msg.msg;
 
-    if (!ps_uplink_on_msg(&st->s->uplink, &call, conn, msg)) {
+    if (!ps_uplink_on_msg(&st->s->uplink, &call, ev->conn, msg)) {
         return;
     }
     switch (msg->code) {
@@ -280,7 +279,7 @@ static void on_sched_msg(struct ps_server_step *st, ps_conn_id conn,
         ps_server_on_part_read(st, &msg->part_read);
         break;
     case PS_MSG_PART_CHUNK:
-        ps_server_on_part_chunk(st, &msg->part_chunk, payload);
+        ps_server_on_part_chunk(st, &msg->part_chunk, ev->msg.payload);
         break;
     case PS_MSG_PART_END:
         ps_server_on_part_end(st, &msg->part_end);
@@ -416,9 +415,10 @@ static const struct {
 #define HANDLERS (sizeof(handlers) / sizeof(handlers[0]))
 
 static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
-                           const struct ps_msg *msg,
-                           const struct ps_slice *payload, int discard_reason)
+                           const struct ps_event *ev)
 {
+    const struct ps_msg *msg = ev->msg.msg;
+    const struct ps_slice *payload = ev->msg.payload;
     struct ps_server_request q = read_request(st->s, c->session, msg);
     const bool is_known = msg->code < HANDLERS &&
                           handlers[msg->code].handle != NULL;
@@ -437,7 +437,7 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
             st, c, "it sent a message that is not for a server");
     } else if (q.is_foreign) {
         refuse_foreign(st, c, &q);
-    } else if (!sum_bytes(&q) || discard_reason == PS_E_PROTO ||
+    } else if (!sum_bytes(&q) || ev->msg.discard_reason == PS_E_PROTO ||
                (q.bytes > 0) != (payload != NULL) ||
                (payload != NULL && payload->buf != NULL &&
                 payload->len != q.bytes)) {
@@ -451,16 +451,16 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
         handlers[msg->code].refuse(st, &q, q.rc);
     } else {
         q.payload = payload;
-        q.discard_reason = discard_reason;
+        q.discard_reason = ev->msg.discard_reason;
         handlers[msg->code].handle(st, &q);
     }
 }
 
-static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
-                         const struct ps_msg *msg,
-                         const struct ps_slice *payload, int discard_reason)
+static void on_agent_msg(struct ps_server_step *st, const struct ps_event *ev)
 {
-    struct ps_server_conn *c = ps_map_get(st->s->sessions.conns, conn);
+    struct ps_server_conn *c = ps_map_get(st->s->sessions.conns, ev->conn);
+    const struct ps_msg *msg = ev->msg.msg;
+    const struct ps_slice *payload = ev->msg.payload;
 
     if (c == NULL) {
         return; /* Closed here; late messages are ignored. */
@@ -487,7 +487,7 @@ static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
         st->s->bytes_in += payload->len;
     }
     if (fresh) {
-        on_session_msg(st, c, msg, payload, discard_reason);
+        on_session_msg(st, c, ev);
     }
 }
 
@@ -667,16 +667,6 @@ static void on_conn_closed(struct ps_server_step *st, const struct ps_event *ev)
     }
 }
 
-static void on_msg(struct ps_server_step *st, const struct ps_event *ev)
-{
-    if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
-        on_sched_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
-    } else {
-        on_agent_msg(st, ev->conn, ev->msg.msg, ev->msg.payload,
-                     ev->msg.discard_reason);
-    }
-}
-
 static void begin_draining(struct ps_server_step *st)
 {
     const struct ps_uplink_call call = uplink_call(st);
@@ -705,7 +695,11 @@ static int server_step(void *self, const struct ps_event *ev,
         on_dial_failed(&st, ev);
         break;
     case PS_EV_MSG:
-        on_msg(&st, ev);
+        if (ps_uplink_owns_conn(&s->uplink, ev->conn)) {
+            on_sched_msg(&st, ev);
+        } else {
+            on_agent_msg(&st, ev);
+        }
         break;
     case PS_EV_STALLED:
         s->uplink_has_changed = true;
