@@ -631,8 +631,8 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "server/credit: announces no credit for a refused push": [
         ("lib/core/server/credit.c",
-         "slot = slot_of_node(job, p->agent_node);",
-         "        return f->announced;"),
+         "slot = job != NULL ? slot_of_node(job, to->session->agent_node) : NULL;",
+         "        (void)job;\n        return f->announced;"),
     ],
     "link/multipath: receives payloads of subflows into shared memory": [
         ("lib/core/link/path.c",
