@@ -60,18 +60,6 @@ static enum ps_fold fold_of_reduce(uint8_t reduce)
     }
 }
 
-/* Copies the array into the staging block; without the mutex. */
-static void copy_source(struct psc_op *op, const void *src)
-{
-    struct psc_client *c = op->client;
-    void *dst = op->src.block->data;
-
-    pthread_mutex_unlock(&c->lock);
-    ps_kernel_copy(dst, src, op->key->bytes);
-    pthread_mutex_lock(&c->lock);
-    c->stats.bytes_copied += op->key->bytes;
-}
-
 int op_sum_sources(struct psc_op *op, const void *const *srcs, uint32_t count)
 {
     const struct ps_job job = {.op = PS_JOB_SUM,
@@ -85,15 +73,20 @@ int op_sum_sources(struct psc_op *op, const void *const *srcs, uint32_t count)
     return ps_kernel_run(&job);
 }
 
-/* The same without the mutex. */
-static int sum_unlocked(struct psc_op *op, const void *const *srcs,
-                        uint32_t count)
+/* Copies the array, or the sum of several, into the staging block; without the
+ * mutex. */
+static int fill_block(struct psc_op *op, const void *const *srcs,
+                      uint32_t count)
 {
     struct psc_client *c = op->client;
-    int rc;
+    int rc = 0;
 
     pthread_mutex_unlock(&c->lock);
-    rc = op_sum_sources(op, srcs, count);
+    if (count > 1) {
+        rc = op_sum_sources(op, srcs, count);
+    } else {
+        ps_kernel_copy(op->src.block->data, srcs[0], op->key->bytes);
+    }
     pthread_mutex_lock(&c->lock);
     c->stats.bytes_copied += op->key->bytes * count;
     return rc;
@@ -136,10 +129,8 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
     }
     rc = op_alloc_staging(op);
     op->src.streaming = rc == 0 && count == 1 && op_may_stream(op, srcs[0]);
-    if (rc == 0 && count > 1) {
-        rc = sum_unlocked(op, srcs, count);
-    } else if (rc == 0 && !op->src.streaming) {
-        copy_source(op, srcs[0]);
+    if (rc == 0 && !op->src.streaming) {
+        rc = fill_block(op, srcs, count);
     }
     if (rc != 0) {
         client_error(c, rc, "'%s' cannot be copied: %s", k->name,

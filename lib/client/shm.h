@@ -20,8 +20,7 @@ struct ps_shm_block {
     void *data;
     size_t offset; /* Offset in the region, in bytes. */
     size_t size;
-    uint32_t
-        region; /* Number of the mapping of the agent; that of the arena. */
+    uint32_t region; /* Number of the agent's mapping. */
     uint32_t uses;
     uint32_t used; /* Boolean; free blocks are in the list as well. */
 };
