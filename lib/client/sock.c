@@ -69,7 +69,26 @@ struct ps_sock {
 
 /* -------------------------------------------------------------------- life */
 
-static int connect_to(const char *path, int flags, int *ret_fd, int *ret_errno)
+/* Keeps a descriptor that has just been made, and waits for it; -1: `errno` is
+ * why it was not. */
+static int adopt(const struct ps_sock *s, int fd, int *ret_fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+
+    if (fd < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) != 0) {
+        int rc = ps_err_from_errno(errno);
+
+        if (fd >= 0) {
+            close(fd);
+        }
+        return rc;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+static int connect_to(struct ps_sock *s, const char *path, int flags,
+                      int *ret_errno)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     size_t len = strlen(path);
@@ -83,12 +102,9 @@ static int connect_to(const char *path, int flags, int *ret_fd, int *ret_errno)
         a.sun_path[0] = '\0'; /* Abstract namespace. */
     }
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
-    if (fd < 0) {
-        return ps_err_from_errno(errno);
-    }
-    if (connect(fd, (const struct sockaddr *)&a,
-                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) !=
-        0) {
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&a,
+                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) +
+                                       len)) != 0) {
         int rc = errno;
 
         close(fd);
@@ -97,21 +113,10 @@ static int connect_to(const char *path, int flags, int *ret_fd, int *ret_errno)
                    ? PS_E_UNREACH
                    : ps_err_from_errno(rc);
     }
-    *ret_fd = fd;
-    return 0;
+    return adopt(s, fd, &s->fd);
 }
 
-static int epoll_add(const struct ps_sock *s, int fd)
-{
-    struct epoll_event ev = {.events = EPOLLIN};
-
-    return epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) == 0
-               ? 0
-               : ps_err_from_errno(errno);
-}
-
-/* Takes over a connected socket; on failure the caller still owns it. */
-static int adopt_socket(int fd, struct ps_sock **ret_sock)
+int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
 {
     struct ps_sock *s = calloc(1, sizeof(*s));
     int rc;
@@ -124,30 +129,19 @@ static int adopt_socket(int fd, struct ps_sock **ret_sock)
     s->alarm_fd = -1;
     s->decoder = ps_decoder_new();
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    rc = s->epoll < 0 ? ps_err_from_errno(errno) : epoll_add(s, fd);
-    if (rc != 0 || s->decoder == NULL) {
-        ps_sock_free(s);
-        return rc != 0 ? rc : PS_E_NOMEM;
+    rc = s->epoll < 0         ? ps_err_from_errno(errno)
+         : s->decoder == NULL ? PS_E_NOMEM
+                              : 0;
+    if (rc == 0) {
+        /* Blocking: waits for a full backlog, which is short. */
+        rc = connect_to(s, path, 0, ret_errno);
     }
-    s->fd = fd;
-    *ret_sock = s;
-    return 0;
-}
-
-int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
-{
-    int fd = -1;
-    /* Blocking: waits for a full backlog, which is short. */
-    int rc = connect_to(path, 0, &fd, ret_errno);
-
     if (rc != 0) {
+        ps_sock_free(s);
         return rc;
     }
-    rc = adopt_socket(fd, ret_sock);
-    if (rc != 0) {
-        close(fd);
-    }
-    return rc;
+    *ret_sock = s;
+    return 0;
 }
 
 static void close_passed_fds(struct ps_sock *s)
@@ -185,21 +179,8 @@ void ps_sock_hang_up(struct ps_sock *s)
 
 int ps_sock_dial(struct ps_sock *s, const char *path, int *ret_errno)
 {
-    int fd = -1;
-    int rc;
-
     assert(s->fd < 0);
-    rc = connect_to(path, SOCK_NONBLOCK, &fd, ret_errno);
-    if (rc != 0) {
-        return rc;
-    }
-    rc = epoll_add(s, fd);
-    if (rc != 0) {
-        close(fd);
-        return rc;
-    }
-    s->fd = fd;
-    return 0;
+    return connect_to(s, path, SOCK_NONBLOCK, ret_errno);
 }
 
 int ps_sock_alarm(struct ps_sock *s, int after_ms)
@@ -211,15 +192,10 @@ int ps_sock_alarm(struct ps_sock *s, int after_ms)
         if (after_ms < 0) {
             return 0;
         }
-        s->alarm_fd = timerfd_create(CLOCK_MONOTONIC,
-                                     TFD_CLOEXEC | TFD_NONBLOCK);
-        rc = s->alarm_fd < 0 ? ps_err_from_errno(errno)
-                             : epoll_add(s, s->alarm_fd);
+        rc = adopt(s,
+                   timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+                   &s->alarm_fd);
         if (rc != 0) {
-            if (s->alarm_fd >= 0) {
-                close(s->alarm_fd);
-                s->alarm_fd = -1;
-            }
             return rc;
         }
     }
@@ -566,18 +542,9 @@ int ps_sock_wait(struct ps_sock *s, int timeout_ms)
 
 void ps_sock_kick(struct ps_sock *s)
 {
-    struct epoll_event ev = {.events = EPOLLIN};
-
-    if (s->kick_fd < 0) {
-        int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-
-        if (fd < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) != 0) {
-            if (fd >= 0) {
-                close(fd);
-            }
-            return; /* The thread wakes later, by its own event. */
-        }
-        s->kick_fd = fd;
+    if (s->kick_fd < 0 &&
+        adopt(s, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), &s->kick_fd) != 0) {
+        return; /* The thread wakes later, by its own event. */
     }
     if (eventfd_write(s->kick_fd, 1) != 0) {
         /* A full counter is readable, too. */
