@@ -41,7 +41,7 @@ static void conn_set_state(struct ps_conn *c, enum conn_state to)
 
 static bool conn_is_tcp(const struct ps_conn *c)
 {
-    return ps_transport_has(&c->transport, PS_TRANSPORT_IS_TCP);
+    return c->transport.ops->is_tcp;
 }
 
 /* ---------------------------------------------------------------- deadlines */
@@ -56,19 +56,23 @@ static void conn_timers_init(struct conn_timers *t,
     }
 }
 
-/* Arms the timer for the earliest deadline. A cancelled deadline leaves the
- * timer as it is, and the timer finds nothing due: no heap operation per
- * frame. */
-void conn_arm(struct ps_conn *c)
+void conn_set_due(struct ps_conn *c, enum conn_deadline which, ps_time at)
+{
+    c->timers.due[which] = at;
+    if (at < ps_loop_timer_at(&c->timers.timer)) {
+        ps_loop_timer_set(c->loop, &c->timers.timer, at);
+    }
+}
+
+/* Arms the timer, which has run, for the earliest deadline. */
+static void conn_arm(struct ps_conn *c)
 {
     ps_time at = PS_TIME_NEVER;
 
     for (int i = 0; i < CONN_DEADLINES; i++) {
         at = ps_time_min(at, c->timers.due[i]);
     }
-    if (at < ps_loop_timer_at(&c->timers.timer)) {
-        ps_loop_timer_set(c->loop, &c->timers.timer, at);
-    }
+    ps_loop_timer_set(c->loop, &c->timers.timer, at);
 }
 
 /* The first deadline that is over; CONN_DEADLINES: none is. */
@@ -88,11 +92,11 @@ static void conn_extend_deadlines(struct ps_conn *c)
 {
     ps_time *due = c->timers.due;
 
-    if (conn_pool_receives(c) && due[CONN_DUE_PAYLOAD] != PS_TIME_NEVER) {
+    if (c->pool.receives && due[CONN_DUE_PAYLOAD] != PS_TIME_NEVER) {
         due[CONN_DUE_PAYLOAD] = ps_io_task_progress_at(&c->io->in) +
                                 c->limits.stall_timeout;
     }
-    if (conn_pool_sends(c) && due[CONN_DUE_STALL] != PS_TIME_NEVER) {
+    if (c->pool.sends && due[CONN_DUE_STALL] != PS_TIME_NEVER) {
         due[CONN_DUE_STALL] = ps_io_task_progress_at(&c->io->out) +
                               c->limits.stall_timeout;
     }
@@ -141,13 +145,13 @@ static void conn_poll_ready(uv_poll_t *handle, int status, int events)
         /* The socket has an error. Data that arrived before it can still be
          * read, and the read after that returns the error. */
         c->polled_events = 0;
-        if (conn_pool_receives(c)) {
+        if (c->pool.receives) {
             return; /* The receive task meets the same error. */
         }
-        if (!conn_is_paused(c)) {
+        if (c->reader.phase != PS_FRAME_PAUSED) {
             conn_readable(c);
         }
-        if (conn_is_alive(c)) {
+        if (c->state < CONN_CLOSING) {
             int error = 0;
             socklen_t len = sizeof(error);
 
@@ -160,7 +164,7 @@ static void conn_poll_ready(uv_poll_t *handle, int status, int events)
     if ((events & UV_READABLE) != 0) {
         conn_readable(c);
     }
-    if ((events & UV_WRITABLE) != 0 && conn_is_alive(c)) {
+    if ((events & UV_WRITABLE) != 0 && c->state < CONN_CLOSING) {
         conn_writable(c);
     }
 }
@@ -169,11 +173,11 @@ void conn_update_poll(struct ps_conn *c)
 {
     int events = 0;
 
-    if (!conn_is_alive(c)) {
+    if (c->state >= CONN_CLOSING) {
         return;
     }
-    if ((!conn_is_paused(c) || c->state == CONN_FINISHING) &&
-        !conn_pool_receives(c)) {
+    if ((c->reader.phase != PS_FRAME_PAUSED || c->state == CONN_FINISHING) &&
+        !c->pool.receives) {
         events |= UV_READABLE;
     }
     if (c->output == CONN_BLOCKED) {
@@ -225,8 +229,7 @@ static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
     m->conn = c;
     m->pool = all;
     m->socket.fd = c->transport.fd;
-    m->is_exclusive = ps_transport_has(&c->transport, PS_TRANSPORT_ONE_THREAD);
-    if (!ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN)) {
+    if (!c->transport.ops->is_plain) {
         m->in.transport = &c->transport;
         m->out.transport = &c->transport;
     }
@@ -298,9 +301,8 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     ps_frame_reader_init(&c->reader);
     ps_frame_writer_init(&c->writer, PS_PROTOCOL);
     conn_timers_init(&c->timers, conn_deadline_due);
-    c->timers.due[CONN_DUE_HANDSHAKE] = ps_loop_now(c->loop) +
-                                        c->limits.handshake_timeout;
-    conn_arm(c);
+    conn_set_due(c, CONN_DUE_HANDSHAKE,
+                 ps_loop_now(c->loop) + c->limits.handshake_timeout);
     conn_update_poll(c);
     *ret_conn = c;
     return 0;
@@ -323,7 +325,7 @@ void ps_conn_free(struct ps_conn *c)
 
 void conn_maybe_closed(struct ps_conn *c)
 {
-    if (conn_pool_receives(c) || conn_pool_sends(c)) {
+    if (c->pool.receives || c->pool.sends) {
         return;
     }
     if (c->transport.fd >= 0) {
@@ -352,7 +354,7 @@ static void handle_closed(uv_handle_t *handle)
 
 void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
 {
-    if (!conn_is_alive(c)) {
+    if (c->state >= CONN_CLOSING) {
         return;
     }
     conn_set_state(c, CONN_CLOSING);
@@ -361,10 +363,10 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
     ps_str_copy(c->reason, sizeof(c->reason), reason);
     ps_loop_timer_set(c->loop, &c->timers.timer, PS_TIME_NEVER);
     uv_close((uv_handle_t *)&c->poll, handle_closed);
-    if (conn_pool_receives(c)) {
+    if (c->pool.receives) {
         ps_io_task_cancel(&c->io->in);
     }
-    if (conn_pool_sends(c)) {
+    if (c->pool.sends) {
         ps_io_task_cancel(&c->io->out);
     }
     /* After uv_close() only an I/O task still uses the descriptor. */
@@ -392,7 +394,7 @@ void ps_conn_finish(struct ps_conn *c)
     c->timers.due[CONN_DUE_HANDSHAKE] = PS_TIME_NEVER;
     c->timers.due[CONN_DUE_HEADER] = PS_TIME_NEVER;
     c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
-    if (conn_pool_receives(c)) {
+    if (c->pool.receives) {
         /* From now on the payload's memory may be freed. */
         ps_io_task_stop(&c->io->in);
     }
@@ -410,8 +412,7 @@ void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol)
 ps_time ps_conn_unacked(struct ps_conn *c)
 {
     if (!conn_is_tcp(c) || c->state != CONN_OPEN ||
-        (conn_tcp_is_acked(&c->tcp, c->stats.bytes_out) &&
-         !conn_pool_sends(c))) {
+        (conn_tcp_is_acked(&c->tcp, c->stats.bytes_out) && !c->pool.sends)) {
         return 0;
     }
     return conn_tcp_unacked(&c->tcp, c->stats.bytes_out);
@@ -455,12 +456,12 @@ bool ps_conn_is_handshake_done(const struct ps_conn *c)
 
 bool ps_conn_is_paused(const struct ps_conn *c)
 {
-    return conn_is_paused(c);
+    return c->reader.phase == PS_FRAME_PAUSED;
 }
 
 bool ps_conn_refers_to_arenas(const struct ps_conn *c)
 {
-    return c->shm != NULL && conn_shm_can_refer(c->shm);
+    return c->shm != NULL && c->shm->may_refer;
 }
 
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)

@@ -56,11 +56,13 @@ enum ps_frame_phase {
 /* Zeroed at first, then ps_frame_reader_init(). */
 struct ps_frame_reader {
     uint8_t phase; /* enum ps_frame_phase. */
+    bool is_large; /* The payload is read straight to its place. */
     struct ps_frame_prefix prefix;
+    uint32_t head_len; /* Bytes after the prefix: header and references. */
     uint8_t *staging;
     uint32_t staging_cap;
-    uint32_t staging_from;
-    uint32_t staging_to;
+    uint32_t staging_from; /* Place of the first byte not parsed. */
+    uint32_t staged;       /* Number of bytes not parsed. */
     uint32_t small_frames; /* Small frames since the last large one. */
     uint8_t *header;
     uint32_t header_got;
@@ -104,6 +106,14 @@ struct ps_out_frame {
     uint8_t header[];
 };
 
+/* What one call writes. */
+struct ps_frame_batch {
+    int count;   /* Number of pieces. */
+    int pass_fd; /* Descriptor that travels with the first byte; -1: none. */
+    uint64_t bytes;
+    struct iovec iov[PS_FRAME_IOV_MAX];
+};
+
 struct ps_frame_writer {
     uint16_t protocol; /* Version in which headers are encoded. */
     struct ps_list out;
@@ -135,28 +145,16 @@ PS_MUST_USE int ps_out_frame_new_shared(const struct ps_frame_writer *w,
                                         const struct ps_msg *msg,
                                         struct ps_msg_body **body,
                                         struct ps_out_frame **ret_frame);
-/* Bytes of a payload sent by reference; 0: it is sent otherwise. */
-static inline uint64_t ps_out_frame_referenced(const struct ps_out_frame *f)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t i = 0; f->by_reference && i < f->slice_count; i++) {
-        sum += f->slices[i].len;
-    }
-    return sum;
-}
 
 /* Queues a frame at the end; an urgent one before the first frame that has not
  * begun, where it replaces urgent frames that wait. `in_flight` bytes beyond
  * `written` have begun, too. */
 void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
                           uint64_t in_flight);
-/* Gathers queued frames up to `most` bytes, and the rest of the last one;
- * returns the number of pieces. */
-int ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
-                           struct iovec iov[PS_FRAME_IOV_MAX]);
-/* Descriptor that travels with the next byte; -1: none. */
-int ps_frame_writer_fd(const struct ps_frame_writer *w);
+/* Gathers queued frames up to `most` bytes, and the rest of the last one. No
+ * pieces: nothing is queued, or it waits for releases. */
+void ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
+                            struct ps_frame_batch *ret_batch);
 /* Counts `n` written bytes. */
 void ps_frame_writer_advance(struct ps_frame_writer *w, uint64_t n);
 /* Releases the oldest `count` payloads sent by reference. False: fewer are
@@ -187,6 +185,7 @@ struct conn_shm {
 
     /* Output. */
     uint8_t peer_caps; /* enum conn_shm_cap. */
+    bool may_refer;    /* The peer can read this process's memory or arenas. */
     struct ps_frame_writer *writer;
     struct ps_arenas *arenas;   /* Arenas that the peer may map; NULL: none. */
     struct ps_map *arenas_sent; /* Numbers of arenas announced to the peer. */
@@ -199,11 +198,6 @@ struct conn_shm *conn_shm_new(int fd, struct ps_arenas *arenas,
                               struct ps_frame_writer *writer);
 /* NULL is allowed. */
 void conn_shm_free(struct conn_shm *s);
-
-static inline bool conn_shm_can_refer(const struct conn_shm *s)
-{
-    return (s->peer_caps & (CONN_SHM_READS_MEMORY | CONN_SHM_MAPS_ARENAS)) != 0;
-}
 
 /* Handles a message about shared memory. Its descriptors come from `t`. Errors close the
  * connection, with the reason in *ret_why. */
@@ -224,25 +218,23 @@ PS_MUST_USE int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count,
 /* A release is sent at the latest after this many bytes. */
 #define CONN_SHM_RELEASE_BYTES (512u * 1024u)
 
-/* True if enough is to release that it is reported before the next frame. */
-static inline bool conn_shm_release_due(const struct conn_shm *s)
-{
-    return s->to_release_bytes >= CONN_SHM_RELEASE_BYTES;
-}
-
-/* Queues the report of released payloads; false: there are none. */
-bool conn_shm_send_release(struct conn_shm *s);
+/* Queues the report of the released payloads, of which there are some. */
+void conn_shm_send_release(struct conn_shm *s);
 /* Queues a message with this side's capabilities. */
 void conn_shm_send_caps(struct conn_shm *s);
 /* Queues notices of freed arenas; true if there was any. */
 bool conn_shm_send_freed_arenas(struct conn_shm *s);
+/* Space that a frame has for references. */
+#define CONN_SHM_REFS_BYTES (PS_FRAME_REFS_MAX * PS_FIXED_SHM_REF_BYTES)
 /* Replaces the payload of a frame by references to its place, where that is
- * possible. Requires conn_shm_can_refer(). The frame has space for PS_FRAME_REFS_MAX of them. */
+ * possible. Requires `may_refer`, and the space. */
 void conn_shm_refer(struct conn_shm *s, struct ps_out_frame *f,
                     uint64_t payload_len);
 
 /* ------------------------------------------------------------- a connection */
 
+/* In the order of a connection's life: before CONN_CLOSING it uses its
+ * socket. */
 enum conn_state {
     CONN_OPEN,
     CONN_FINISHING, /* Writes queued output; discards input. */
@@ -259,18 +251,21 @@ enum conn_output {
     CONN_SHUT,    /* All output is written, and the write side is shut down. */
 };
 
-/* State of a connection's I/O tasks. While a task is in flight the loop thread
- * does not read, or write; `in` fills the payload's place and then staging,
- * `out` sends the first frames of the queue. A transport that one thread at a
- * time may use belongs to the I/O thread then: input and output that come in
- * the meantime, of any size, are tasks, too. */
+/* Tasks that are in flight in the I/O threads; none without a pool. Meanwhile
+ * the loop thread does not read, or write. A transport that one thread at a time
+ * may use belongs to the I/O thread then: input and output that come in the
+ * meantime, of any size, are tasks, too. */
+struct conn_pool_use {
+    bool receives;
+    bool sends;
+};
+
+/* The I/O tasks of a connection: `in` fills the payload's place and then
+ * staging, `out` sends the first frames of the queue. */
 struct conn_io {
     struct ps_conn *conn;
     struct ps_io_pool *pool;
     struct ps_io_socket socket;
-    bool is_exclusive; /* PS_TRANSPORT_ONE_THREAD. */
-    bool receives;
-    bool sends;
     struct ps_io_task in;
     size_t in_first; /* Bytes of the first place of `in`. */
     void *discarded; /* Place of bytes that are discarded; NULL: not needed. */
@@ -296,6 +291,7 @@ struct ps_conn {
     uv_poll_t poll;
     int polled_events;  /* Events that the poll handle watches. */
     struct conn_io *io; /* NULL: all I/O is done on the loop thread. */
+    struct conn_pool_use pool;
     struct ps_transport transport;
     struct ps_frame_reader reader;
     struct ps_frame_writer writer;
@@ -309,40 +305,15 @@ struct ps_conn {
 
 /* conn.c */
 void conn_update_poll(struct ps_conn *c);
-void conn_arm(struct ps_conn *c);
+/* Sets a deadline. One that is cancelled, by PS_TIME_NEVER in its place, or
+ * moved back leaves the timer as it is, and the timer finds nothing due: no heap
+ * operation per frame. */
+void conn_set_due(struct ps_conn *c, enum conn_deadline which, ps_time at);
 /* Closes with the error text of a failed system call. */
 void conn_fail(struct ps_conn *c, int errnum);
 /* Completes a close as soon as the poll handle is closed and no I/O task is in
  * flight. */
 void conn_maybe_closed(struct ps_conn *c);
-static inline bool conn_is_alive(const struct ps_conn *c)
-{
-    return c->state == CONN_OPEN || c->state == CONN_FINISHING;
-}
-
-static inline bool conn_is_paused(const struct ps_conn *c)
-{
-    return c->reader.phase == PS_FRAME_PAUSED;
-}
-
-/* True while an I/O thread reads, or writes, for the connection. */
-static inline bool conn_pool_receives(const struct ps_conn *c)
-{
-    return c->io != NULL && c->io->receives;
-}
-
-static inline bool conn_pool_sends(const struct ps_conn *c)
-{
-    return c->io != NULL && c->io->sends;
-}
-
-/* True while this thread must not use the transport at all. */
-static inline bool conn_pool_has_transport(const struct ps_conn *c)
-{
-    /* ps_conn_finish() stops the receive task. */
-    return c->io != NULL && c->io->is_exclusive &&
-           (c->io->sends || (c->io->receives && c->state == CONN_OPEN));
-}
 
 /* conn_read.c */
 void conn_readable(struct ps_conn *c);
@@ -352,3 +323,5 @@ void conn_readable(struct ps_conn *c);
 void conn_writable(struct ps_conn *c);
 /* Writes within the slot's share of the link. */
 void conn_write_slot(struct ps_send_slot *slot);
+/* Writes what is queued, and reports progress to the user. */
+void conn_flush_and_report(struct ps_conn *c);

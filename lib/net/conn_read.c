@@ -66,24 +66,6 @@ static void set_phase(struct ps_frame_reader *r, enum ps_frame_phase to)
     ps_state_change(&phases, &r->phase, (uint8_t)to);
 }
 
-static uint32_t reader_staged(const struct ps_frame_reader *r)
-{
-    return r->staging_to - r->staging_from;
-}
-
-/* True if part of a prefix or header is there. */
-static bool reader_in_header(const struct ps_frame_reader *r)
-{
-    return r->phase == PS_FRAME_LONG_HEADER ||
-           (r->phase == PS_FRAME_HEAD && reader_staged(r) > 0);
-}
-
-/* True if part of a frame is there. */
-static bool reader_in_frame(const struct ps_frame_reader *r)
-{
-    return r->phase != PS_FRAME_HEAD || reader_staged(r) > 0;
-}
-
 void ps_frame_reader_init(struct ps_frame_reader *r)
 {
     r->staging_cap = STAGING_FIRST;
@@ -103,40 +85,26 @@ void ps_frame_reader_fini(struct ps_frame_reader *r)
 /* Enlarges staging, after the handshake. */
 static void reader_grow(struct ps_frame_reader *r)
 {
-    uint32_t len = reader_staged(r);
     uint8_t *more = ps_alloc(STAGING_MAX);
 
-    memcpy(more, r->staging + r->staging_from, len);
+    memcpy(more, r->staging + r->staging_from, r->staged);
     ps_free(r->staging);
     r->staging = more;
     r->staging_cap = STAGING_MAX;
     r->staging_from = 0;
-    r->staging_to = len;
 }
 
-/* Bytes between prefix and payload: header and references. */
-static uint32_t head_len(const struct ps_frame_reader *r)
-{
-    return r->prefix.header_len + r->prefix.ref_count * PS_FIXED_SHM_REF_BYTES;
-}
-
-static bool is_large(const struct ps_frame_reader *r)
-{
-    return r->prefix.payload_len >= PS_FRAME_LARGE && r->prefix.ref_count == 0;
-}
-
-/* Bytes to read ahead into staging. */
+/* Bytes to read ahead into staging, which begins with those not parsed. */
 static uint32_t read_ahead_bytes(const struct ps_frame_reader *r)
 {
-    uint32_t space = r->staging_cap - r->staging_to;
-    uint32_t have = reader_staged(r);
+    uint32_t space = r->staging_cap - r->staged;
 
-    if (r->phase == PS_FRAME_HEAD && have >= PS_FRAME_PREFIX) {
+    if (r->phase == PS_FRAME_HEAD && r->staged >= PS_FRAME_PREFIX) {
         /* The prefix is parsed: read the rest of the header, and small payloads
          * with it. */
-        uint32_t missing = PS_FRAME_PREFIX + head_len(r) - have;
+        uint32_t missing = PS_FRAME_PREFIX + r->head_len - r->staged;
 
-        return (uint32_t)ps_min_u64(is_large(r) ? missing : space, space);
+        return (uint32_t)ps_min_u64(r->is_large ? missing : space, space);
     }
     bool large = r->phase == PS_FRAME_HEAD
                      ? r->small_frames < SMALL_FRAMES_MAX
@@ -155,13 +123,12 @@ static int reader_places(struct ps_frame_reader *r, uint64_t most,
     bool ahead = true;
 
     if (r->staging_from > 0) {
-        memmove(r->staging, r->staging + r->staging_from, reader_staged(r));
-        r->staging_to -= r->staging_from;
+        memmove(r->staging, r->staging + r->staging_from, r->staged);
         r->staging_from = 0;
     }
     if (r->phase == PS_FRAME_LONG_HEADER) {
         iov[n++] = (struct iovec){r->header + r->header_got,
-                                  head_len(r) - r->header_got};
+                                  r->head_len - r->header_got};
     } else if (r->phase == PS_FRAME_PAYLOAD && r->dst != NULL) {
         ahead = r->payload_left <= most;
         iov[n++] = (struct iovec){r->dst, ps_min_u64(r->payload_left, most)};
@@ -171,16 +138,17 @@ static int reader_places(struct ps_frame_reader *r, uint64_t most,
                                   ps_min_u64(r->payload_left, PS_LOOP_SCRATCH)};
     }
     if (ahead) {
-        iov[n++] = (struct iovec){r->staging + r->staging_to,
-                                  read_ahead_bytes(r)};
+        iov[n++] = (struct iovec){r->staging + r->staged, read_ahead_bytes(r)};
     }
     return n;
 }
 
 /* Counts `n` bytes that were read, of which up to `first` belong to the first
  * place. */
-static void reader_advance(struct ps_frame_reader *r, size_t first, size_t n)
+static void bytes_read(struct ps_conn *c, size_t first, size_t n)
 {
+    struct ps_frame_reader *r = &c->reader;
+
     first = r->phase != PS_FRAME_HEAD ? ps_min_u64(n, first) : 0;
     if (r->phase == PS_FRAME_LONG_HEADER) {
         r->header_got += (uint32_t)first;
@@ -188,120 +156,19 @@ static void reader_advance(struct ps_frame_reader *r, size_t first, size_t n)
         r->payload_left -= first;
         r->dst = r->dst != NULL ? r->dst + first : NULL;
     }
-    r->staging_to += (uint32_t)(n - first);
+    r->staged += (uint32_t)(n - first);
+    c->transport.bytes_read += n;
+    c->stats.bytes_in += n;
+    if (c->tcp.tunes_rcvbuf) {
+        conn_tcp_received(&c->tcp, n);
+    }
 }
 
-/* Parses the next prefix; PS_E_AGAIN: more bytes are needed. */
-static int reader_prefix(struct ps_frame_reader *r)
+/* Takes `n` bytes out of staging. */
+static void unstage(struct ps_frame_reader *r, uint32_t n)
 {
-    if (r->phase == PS_FRAME_LONG_HEADER) {
-        return 0;
-    }
-    if (reader_staged(r) < PS_FRAME_PREFIX) {
-        return PS_E_AGAIN;
-    }
-    return ps_frame_parse(r->staging + r->staging_from, &r->prefix);
-}
-
-/* Adds staged bytes to a long header. True: it is complete. */
-static bool continue_long_header(struct ps_frame_reader *r)
-{
-    uint32_t n = (uint32_t)ps_min_u64(reader_staged(r),
-                                      head_len(r) - r->header_got);
-
-    memcpy(r->header + r->header_got, r->staging + r->staging_from, n);
-    r->header_got += n;
     r->staging_from += n;
-    return r->header_got == head_len(r);
-}
-
-/* Header and references of the parsed prefix, valid until
- * reader_header_done(); NULL: more bytes are needed. */
-static const uint8_t *reader_header(struct ps_frame_reader *r)
-{
-    const uint32_t need = PS_FRAME_PREFIX + head_len(r);
-
-    if (r->phase == PS_FRAME_LONG_HEADER) {
-        if (!continue_long_header(r)) {
-            return NULL;
-        }
-        set_phase(r, PS_FRAME_HEAD);
-        return r->header;
-    }
-    if (reader_staged(r) >= need) {
-        const uint8_t *header = r->staging + r->staging_from + PS_FRAME_PREFIX;
-
-        r->staging_from += need;
-        return header;
-    }
-    if (need > r->staging_cap) {
-        r->header = ps_alloc(head_len(r));
-        r->header_got = 0;
-        r->staging_from += PS_FRAME_PREFIX;
-        set_phase(r, PS_FRAME_LONG_HEADER);
-        (void)continue_long_header(r);
-    }
-    return NULL;
-}
-
-static void reader_header_done(struct ps_frame_reader *r)
-{
-    if (r->header != NULL) {
-        ps_free(r->header);
-        r->header = NULL;
-    }
-}
-
-/* The payload follows. */
-static void reader_begin_payload(struct ps_frame_reader *r)
-{
-    set_phase(r, PS_FRAME_PAYLOAD);
-    r->payload_left = r->prefix.payload_len;
-}
-
-/* Waits for a place of the payload, with a copy of the header. */
-static void reader_pause(struct ps_frame_reader *r, const struct ps_msg *msg)
-{
-    set_phase(r, PS_FRAME_PAUSED);
-    r->msg = ps_msg_dup(msg);
-}
-
-static void reader_resume(struct ps_frame_reader *r)
-{
-    set_phase(r, PS_FRAME_PAYLOAD);
-}
-
-/* Takes staged bytes of the payload; returns how many it copied to `dst`. */
-static uint32_t reader_consume(struct ps_frame_reader *r)
-{
-    uint32_t n = (uint32_t)ps_min_u64(reader_staged(r), r->payload_left);
-    uint32_t copied = 0;
-
-    if (r->dst != NULL && n > 0) {
-        memcpy(r->dst, r->staging + r->staging_from, n);
-        r->dst += n;
-        copied = n;
-    }
-    r->staging_from += n;
-    r->payload_left -= n;
-    return copied;
-}
-
-/* The frame is complete, and with the user until reader_end_frame(). */
-static void reader_begin_frame(struct ps_frame_reader *r)
-{
-    set_phase(r, PS_FRAME_DELIVERED);
-    r->dst = NULL;
-    if (is_large(r)) {
-        r->small_frames = 0;
-    } else if (r->small_frames < SMALL_FRAMES_MAX) {
-        r->small_frames++;
-    }
-}
-
-static void reader_end_frame(struct ps_frame_reader *r)
-{
-    set_phase(r, PS_FRAME_HEAD);
+    r->staged -= n;
 }
 
 /* ------------------------------------------------------------------- checks */
@@ -312,16 +179,6 @@ static void close_malformed(struct ps_conn *c, int rc, const char *what)
 
     snprintf(text, sizeof(text), "%s: %s", what, ps_strerror(rc));
     ps_conn_close(c, rc, text);
-}
-
-static bool is_handshake_code(const struct ps_conn *c, unsigned code)
-{
-    if (c->dialled) {
-        return code == PS_MSG_WELCOME || code == PS_MSG_REJECT;
-    }
-    /* Workers have a handshake of their own. */
-    return code == (c->peer_roles == 1u << PS_ROLE_WORKER ? PS_MSG_L_HELLO
-                                                          : PS_MSG_HELLO);
 }
 
 /* True for messages between the connections themselves (rule S9). */
@@ -335,16 +192,18 @@ static bool is_shm_code(unsigned code)
 static int check_code(const struct ps_conn *c)
 {
     const struct ps_frame_prefix *prefix = &c->reader.prefix;
+    /* Workers have a handshake of their own. */
+    const unsigned hello = c->dialled ? PS_MSG_WELCOME
+                           : c->peer_roles == 1u << PS_ROLE_WORKER
+                               ? PS_MSG_L_HELLO
+                               : PS_MSG_HELLO;
+    const bool reject = prefix->code == PS_MSG_REJECT;
     int rc = PS_E_PERM;
-    bool is_handshake = is_handshake_code(c, prefix->code);
-    bool reject = prefix->code == PS_MSG_REJECT;
 
     /* No frame before the handshake, and only one handshake. The dialling side
-     * may be rejected later too. */
-    if (!c->is_handshake_done ? !is_handshake : is_handshake && !reject) {
-        return PS_E_PERM;
-    }
-    if (reject && !c->dialled) {
+     * may be rejected, later too. */
+    if (reject ? !c->dialled
+               : c->is_handshake_done == (prefix->code == hello)) {
         return PS_E_PERM;
     }
     if (c->shm == NULL && is_shm_code(prefix->code)) {
@@ -365,7 +224,7 @@ static int check_code(const struct ps_conn *c)
  * closing. */
 static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
 {
-    if (c->is_handshake_done || c->dialled || msg->code != PS_MSG_HELLO) {
+    if (c->dialled || msg->code != PS_MSG_HELLO) {
         return true;
     }
     uint32_t role = msg->hello.role < 32 ? 1u << msg->hello.role : 0;
@@ -384,10 +243,10 @@ static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
  * claimed it. */
 static void check_stray_fds(struct ps_conn *c)
 {
-    uint64_t parsed = c->transport.bytes_read - reader_staged(&c->reader);
+    const struct ps_transport *t = &c->transport;
 
-    if (c->state == CONN_OPEN &&
-        ps_transport_has_fd_before(&c->transport, parsed)) {
+    if (c->state == CONN_OPEN && t->fd_count > 0 &&
+        t->fds[0].end <= t->bytes_read - c->reader.staged) {
         ps_conn_close(c, PS_E_PROTO,
                       "file descriptor with a message that carries none");
     }
@@ -396,41 +255,29 @@ static void check_stray_fds(struct ps_conn *c)
 /* Passes a complete frame to the user. */
 static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
-    bool first = !c->is_handshake_done;
+    struct ps_frame_reader *r = &c->reader;
+    const bool first = !c->is_handshake_done;
 
-    reader_begin_frame(&c->reader);
+    set_phase(r, PS_FRAME_DELIVERED);
+    r->dst = NULL;
+    if (r->is_large) {
+        r->small_frames = 0;
+    } else if (r->small_frames < SMALL_FRAMES_MAX) {
+        r->small_frames++;
+    }
     c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
     c->stats.frames_in++;
     if (first) {
         c->is_handshake_done = true;
         c->timers.due[CONN_DUE_HANDSHAKE] = PS_TIME_NEVER;
-        reader_grow(&c->reader);
+        reader_grow(r);
     }
-    c->ops->frame(c->ctx, c, msg, c->reader.prefix.payload_len);
-    reader_end_frame(&c->reader);
+    c->ops->frame(c->ctx, c, msg, r->prefix.payload_len);
+    set_phase(r, PS_FRAME_HEAD);
     check_stray_fds(c);
     if (first && c->shm != NULL && c->dialled && c->state == CONN_OPEN) {
         conn_shm_send_caps(c->shm);
         (void)ps_conn_flush(c);
-    }
-}
-
-static void payload_done(struct ps_conn *c)
-{
-    struct ps_msg *msg = c->reader.msg;
-
-    c->reader.msg = NULL;
-    deliver_frame(c, msg);
-    ps_msg_free(msg);
-}
-
-/* Reports released payloads to a same-host peer, which can then free them. */
-static void maybe_send_release(struct ps_conn *c)
-{
-    if (c->shm != NULL && c->state == CONN_OPEN &&
-        conn_shm_send_release(c->shm) && ps_conn_flush(c) &&
-        c->state == CONN_OPEN) {
-        c->ops->sent(c->ctx, c, c->writer.queued);
     }
 }
 
@@ -439,24 +286,31 @@ static void maybe_send_release(struct ps_conn *c)
 static void consume_payload(struct ps_conn *c)
 {
     struct ps_frame_reader *r = &c->reader;
-    const uint64_t len = r->payload_left;
+    const uint64_t len = r->prefix.ref_count > 0
+                             ? r->payload_left
+                             : ps_min_u64(r->staged, r->payload_left);
 
-    if (r->prefix.ref_count == 0) {
-        c->stats.copied += reader_consume(r);
-        return;
-    }
-    int rc = conn_shm_read(c->shm, c->transport.fd, r->prefix.ref_count, r->dst,
-                           len);
+    if (r->prefix.ref_count > 0) {
+        int rc = conn_shm_read(c->shm, c->transport.fd, r->prefix.ref_count,
+                               r->dst, len);
 
-    if (rc != 0) {
-        ps_conn_close(c, rc,
-                      rc == PS_E_CLOSED ? "closed by peer within a frame"
-                                        : "payload is not in the peer's "
-                                          "memory");
-        return;
+        if (rc != 0) {
+            ps_conn_close(c, rc,
+                          rc == PS_E_CLOSED ? "closed by peer within a frame"
+                                            : "payload is not in the peer's "
+                                              "memory");
+            return;
+        }
+        c->stats.by_reference += r->dst != NULL ? len : 0;
+    } else {
+        if (r->dst != NULL && len > 0) {
+            memcpy(r->dst, r->staging + r->staging_from, len);
+            r->dst += len;
+            c->stats.copied += len;
+        }
+        unstage(r, (uint32_t)len);
     }
-    c->stats.by_reference += r->dst != NULL ? len : 0;
-    r->payload_left = 0;
+    r->payload_left -= len;
 }
 
 /* Asks the user for the payload's place. False: reading has to pause. */
@@ -471,10 +325,14 @@ static bool ask_payload_place(struct ps_conn *c, const struct ps_msg *msg)
 
 static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
 {
-    reader_begin_payload(&c->reader);
+    struct ps_frame_reader *r = &c->reader;
+
+    set_phase(r, PS_FRAME_PAYLOAD);
+    r->payload_left = r->prefix.payload_len;
     if (!ask_payload_place(c, msg)) {
         c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
-        reader_pause(&c->reader, msg);
+        set_phase(r, PS_FRAME_PAUSED);
+        r->msg = ps_msg_dup(msg);
         conn_update_poll(c);
         return;
     }
@@ -484,10 +342,10 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
     if (c->state != CONN_OPEN) {
         return;
     }
-    if (c->reader.payload_left == 0) {
+    if (r->payload_left == 0) {
         deliver_frame(c, msg);
     } else {
-        c->reader.msg = ps_msg_dup(msg);
+        r->msg = ps_msg_dup(msg);
     }
 }
 
@@ -534,7 +392,7 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
         close_malformed(c, rc, what);
         return;
     }
-    if (!fix_peer_role(c, &msg)) {
+    if (!c->is_handshake_done && !fix_peer_role(c, &msg)) {
         return;
     }
     if (prefix->ref_count > 0 &&
@@ -550,16 +408,14 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     }
 }
 
-/* Parses and checks a prefix. False: more bytes are needed, or the connection
- * is closing. */
+/* Parses and checks the prefix, which is staged. False: the connection is
+ * closing. */
 static bool parse_prefix(struct ps_conn *c)
 {
-    const struct ps_frame_prefix *prefix = &c->reader.prefix;
-    int rc = reader_prefix(&c->reader);
+    struct ps_frame_reader *r = &c->reader;
+    const struct ps_frame_prefix *prefix = &r->prefix;
+    int rc = ps_frame_parse(r->staging + r->staging_from, &r->prefix);
 
-    if (rc == PS_E_AGAIN) {
-        return false;
-    }
     if (rc == 0 && prefix->ref_count > 0 && c->shm == NULL) {
         rc = PS_E_PROTO;
     }
@@ -572,37 +428,77 @@ static bool parse_prefix(struct ps_conn *c)
         snprintf(what, sizeof(what), "frame with code %u (%s)",
                  (unsigned)prefix->code, ps_msg_name(prefix->code));
         close_malformed(c, rc, what);
+        return false;
     }
-    return rc == 0;
+    r->head_len = prefix->header_len +
+                  prefix->ref_count * PS_FIXED_SHM_REF_BYTES;
+    r->is_large = prefix->payload_len >= PS_FRAME_LARGE &&
+                  prefix->ref_count == 0;
+    return true;
+}
+
+/* Continues a header too long for staging. False: more bytes are needed. */
+static bool parse_long_header(struct ps_conn *c)
+{
+    struct ps_frame_reader *r = &c->reader;
+    uint32_t n = (uint32_t)ps_min_u64(r->staged, r->head_len - r->header_got);
+
+    memcpy(r->header + r->header_got, r->staging + r->staging_from, n);
+    r->header_got += n;
+    unstage(r, n);
+    if (r->header_got < r->head_len) {
+        return false;
+    }
+    set_phase(r, PS_FRAME_HEAD);
+    header_done(c, r->header);
+    ps_free(r->header);
+    r->header = NULL;
+    return true;
 }
 
 /* Parses one frame head. False: more bytes are needed, or the connection is
  * closing. */
 static bool parse_head(struct ps_conn *c)
 {
-    if (c->reader.phase == PS_FRAME_HEAD && !parse_prefix(c)) {
-        return false;
-    }
-    const uint8_t *header = reader_header(&c->reader);
+    struct ps_frame_reader *r = &c->reader;
 
-    if (header == NULL) {
+    if (r->staged < PS_FRAME_PREFIX || !parse_prefix(c)) {
         return false;
     }
-    header_done(c, header);
-    reader_header_done(&c->reader);
-    return true;
+    const uint8_t *header = r->staging + r->staging_from + PS_FRAME_PREFIX;
+    const uint32_t need = PS_FRAME_PREFIX + r->head_len;
+
+    if (r->staged >= need) {
+        unstage(r, need);
+        header_done(c, header);
+        return true;
+    }
+    if (need > r->staging_cap) {
+        unstage(r, PS_FRAME_PREFIX);
+        r->header = ps_alloc(r->head_len);
+        r->header_got = 0;
+        set_phase(r, PS_FRAME_LONG_HEADER);
+        return parse_long_header(c);
+    }
+    return false;
 }
 
 /* Continues a payload. False: more bytes are needed. */
 static bool parse_payload(struct ps_conn *c)
 {
-    if (c->reader.payload_left > 0) {
-        c->stats.copied += reader_consume(&c->reader);
+    struct ps_frame_reader *r = &c->reader;
+
+    if (r->payload_left > 0) {
+        consume_payload(c);
     }
-    if (c->reader.payload_left > 0) {
+    if (r->payload_left > 0) {
         return false;
     }
-    payload_done(c);
+    struct ps_msg *msg = r->msg;
+
+    r->msg = NULL;
+    deliver_frame(c, msg);
+    ps_msg_free(msg);
     return true;
 }
 
@@ -611,16 +507,9 @@ static bool parse_payload(struct ps_conn *c)
 static void peer_has_ended(struct ps_conn *c)
 {
     ps_conn_close(c, PS_E_CLOSED,
-                  reader_in_frame(&c->reader) ? "closed by peer within a frame"
-                                              : "closed by peer");
-}
-
-/* Counts `n` received bytes. */
-static void count_received(struct ps_conn *c, uint64_t n)
-{
-    c->transport.bytes_read += n;
-    c->stats.bytes_in += n;
-    conn_tcp_received(&c->tcp, n);
+                  c->reader.phase != PS_FRAME_HEAD || c->reader.staged > 0
+                      ? "closed by peer within a frame"
+                      : "closed by peer");
 }
 
 static void receive_task_done(struct ps_io_task *m);
@@ -634,7 +523,7 @@ static void submit_receive(struct ps_conn *c, uint64_t bytes_min)
         m->discarded == NULL) {
         m->discarded = ps_alloc(PS_LOOP_SCRATCH); /* No other thread's. */
     }
-    m->receives = true;
+    c->pool.receives = true;
     m->in.iov = m->in_iov;
     m->in.count = (unsigned)reader_places(&c->reader, UINT64_MAX, m->discarded,
                                           m->in_iov);
@@ -649,23 +538,34 @@ static void submit_receive(struct ps_conn *c, uint64_t bytes_min)
 /* Passes the rest of a large payload to an I/O thread. */
 static void submit_large_payload(struct ps_conn *c)
 {
-    if (!c->io->receives && c->reader.dst != NULL &&
+    if (!c->pool.receives && c->reader.dst != NULL &&
         ps_io_pool_wants(c->io->pool, c->reader.payload_left)) {
         submit_receive(c, c->reader.payload_left);
     }
+}
+
+/* Reports released payloads to a same-host peer, which can then free them. */
+static void send_release(struct ps_conn *c)
+{
+    conn_shm_send_release(c->shm);
+    conn_flush_and_report(c);
 }
 
 /* Parses all staged bytes and delivers complete frames. */
 static void parse_staged(struct ps_conn *c)
 {
     struct ps_frame_reader *r = &c->reader;
+    const ps_time *due = c->timers.due;
     bool more = true;
 
-    while (more && c->state == CONN_OPEN && !conn_is_paused(c)) {
-        if (c->shm != NULL && conn_shm_release_due(c->shm)) {
-            maybe_send_release(c);
+    while (more && c->state == CONN_OPEN && r->phase != PS_FRAME_PAUSED) {
+        if (c->shm != NULL &&
+            c->shm->to_release_bytes >= CONN_SHM_RELEASE_BYTES) {
+            send_release(c);
         } else if (r->phase == PS_FRAME_PAYLOAD) {
             more = parse_payload(c);
+        } else if (r->phase == PS_FRAME_LONG_HEADER) {
+            more = parse_long_header(c);
         } else {
             more = parse_head(c);
         }
@@ -673,17 +573,20 @@ static void parse_staged(struct ps_conn *c)
     if (c->state != CONN_OPEN) {
         return;
     }
-    ps_time *due = c->timers.due;
-
-    if (reader_in_header(r) && due[CONN_DUE_HEADER] == PS_TIME_NEVER) {
-        due[CONN_DUE_HEADER] = ps_loop_now(c->loop) + c->limits.header_timeout;
-        conn_arm(c);
-    } else if (r->phase == PS_FRAME_PAYLOAD) {
-        due[CONN_DUE_PAYLOAD] = ps_loop_now(c->loop) + c->limits.stall_timeout;
-        conn_arm(c);
+    if (r->phase == PS_FRAME_PAYLOAD) {
+        conn_set_due(c, CONN_DUE_PAYLOAD,
+                     ps_loop_now(c->loop) + c->limits.stall_timeout);
         if (c->io != NULL) {
             submit_large_payload(c);
         }
+    } else if (due[CONN_DUE_HEADER] == PS_TIME_NEVER &&
+               (r->phase == PS_FRAME_LONG_HEADER ||
+                (r->phase == PS_FRAME_HEAD && r->staged > 0))) {
+        conn_set_due(c, CONN_DUE_HEADER,
+                     ps_loop_now(c->loop) + c->limits.header_timeout);
+    }
+    if (c->shm != NULL && c->shm->to_release > 0) {
+        send_release(c);
     }
 }
 
@@ -705,11 +608,11 @@ static void receive_task_done(struct ps_io_task *m)
     struct conn_io *io = PS_CONTAINER(m, struct conn_io, in);
     struct ps_conn *c = io->conn;
 
-    io->receives = false;
+    c->pool.receives = false;
     c->stats.reads += m->syscalls;
     c->stats.moved_by_pool += m->bytes_done;
-    count_received(c, m->bytes_done);
-    if (!conn_is_alive(c)) {
+    bytes_read(c, io->in_first, m->bytes_done);
+    if (c->state >= CONN_CLOSING) {
         conn_maybe_closed(c);
         return; /* c may be freed. */
     }
@@ -718,7 +621,6 @@ static void receive_task_done(struct ps_io_task *m)
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
         }
     } else {
-        reader_advance(&c->reader, io->in_first, m->bytes_done);
         if (m->peer_ended) {
             peer_has_ended(c);
         } else if (m->error != 0) {
@@ -727,21 +629,32 @@ static void receive_task_done(struct ps_io_task *m)
             parse_staged(c);
         }
     }
-    if (!conn_pool_receives(c) && c->transport.has_unread) {
+    if (!c->pool.receives && c->transport.has_unread) {
         conn_readable(c); /* The loop does not see these bytes. */
     }
     conn_update_poll(c);
 }
 
-static ssize_t receive_some(struct ps_conn *c, struct iovec *iov, int count)
+/* Reads once, as recvmsg(); *ret_full: there was no place for more. */
+static ssize_t receive_some(struct ps_conn *c, bool *ret_full)
 {
-    ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
-    ssize_t n = c->transport.ops->read(&c->transport, iov, count);
+    struct iovec iov[2] = {{0}};
+    const int count = reader_places(&c->reader, c->transport.ops->read_turn,
+                                    ps_loop_scratch(c->loop), iov);
+    const size_t first = iov[0].iov_len;
+    const size_t wanted = first + iov[1].iov_len;
+    const ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
+    const ssize_t n = c->transport.ops->read(&c->transport, iov, count);
 
     c->stats.reads++;
-    if (c->io != NULL && n > 0) {
+    if (n <= 0) {
+        return n;
+    }
+    if (c->io != NULL) {
         ps_io_pool_add_spent(c->io->pool, ps_loop_now(c->loop) - begun);
     }
+    bytes_read(c, first, (size_t)n);
+    *ret_full = (size_t)n == wanted;
     return n;
 }
 
@@ -764,25 +677,18 @@ static void discard_payload(struct ps_conn *c)
 
 void conn_readable(struct ps_conn *c)
 {
-    const bool is_plain = ps_transport_has(&c->transport,
-                                           PS_TRANSPORT_IS_PLAIN);
-    const size_t turn = c->transport.ops->read_turn;
-    size_t budget = turn;
+    const bool is_plain = c->transport.ops->is_plain;
+    size_t budget = c->transport.ops->read_turn;
 
-    while (c->state == CONN_OPEN && !conn_is_paused(c) &&
-           !conn_pool_receives(c)) {
-        if (conn_pool_has_transport(c)) {
+    while (c->state == CONN_OPEN && c->reader.phase != PS_FRAME_PAUSED &&
+           !c->pool.receives) {
+        if (c->pool.sends && c->transport.ops->is_exclusive) {
             submit_receive(c, 1);
             return;
         }
-        struct iovec iov[2];
-        int count = reader_places(&c->reader, turn, ps_loop_scratch(c->loop),
-                                  iov);
-        size_t wanted = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
-        size_t first = iov[0].iov_len;
         uint64_t before = c->stats.frames_in;
-        ssize_t n = receive_some(c, iov, count);
-        uint64_t spent;
+        bool full;
+        ssize_t n = receive_some(c, &full);
 
         if (n < 0) {
             receive_failed(c, errno);
@@ -792,19 +698,18 @@ void conn_readable(struct ps_conn *c)
             peer_has_ended(c);
             return;
         }
-        reader_advance(&c->reader, first, (size_t)n);
-        count_received(c, (uint64_t)n);
         parse_staged(c);
-        maybe_send_release(c);
-        spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
-        if (!conn_pool_receives(c) && c->transport.has_unread) {
+
+        uint64_t spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
+
+        if (!c->pool.receives && c->transport.has_unread) {
             /* The loop does not see these bytes, which are few. */
             budget -= ps_min_u64(spent, budget);
             continue;
         }
         /* A short read mostly means that the socket is empty. A Unix socket
          * also stops at a descriptor. */
-        if (((size_t)n < wanted && is_plain) || spent >= budget) {
+        if ((!full && is_plain) || spent >= budget) {
             return;
         }
         budget -= spent;
@@ -816,17 +721,16 @@ void conn_readable(struct ps_conn *c)
 
 void ps_conn_resume(struct ps_conn *c)
 {
-    if (!conn_is_paused(c) || c->state != CONN_OPEN) {
+    if (c->reader.phase != PS_FRAME_PAUSED || c->state != CONN_OPEN) {
         return;
     }
     if (!ask_payload_place(c, c->reader.msg) || c->state != CONN_OPEN) {
         return;
     }
-    reader_resume(&c->reader);
+    set_phase(&c->reader, PS_FRAME_PAYLOAD);
     consume_payload(c);
     parse_staged(c);
-    maybe_send_release(c);
-    if (!conn_pool_receives(c) && c->transport.has_unread) {
+    if (!c->pool.receives && c->transport.has_unread) {
         conn_readable(c);
     }
     conn_update_poll(c);
@@ -837,8 +741,8 @@ void ps_conn_peer_ended(struct ps_conn *c)
     c->peer_ended = true;
     /* The ended process wrote no more than the socket holds; later bytes come
      * from another process. */
-    for (int i = 0; i < PEER_ENDED_READS && conn_is_alive(c) &&
-                    !conn_is_paused(c) && !conn_pool_receives(c);
+    for (int i = 0; i < PEER_ENDED_READS && c->state < CONN_CLOSING &&
+                    c->reader.phase != PS_FRAME_PAUSED && !c->pool.receives;
          i++) {
         conn_readable(c);
     }

@@ -18,9 +18,15 @@
  * connections get served in between. */
 #define UNRELEASED_MAX (4u * 1024u * 1024u)
 
-static struct ps_out_frame *frame_of(struct ps_list_node *n)
+/* Bytes of the payload of a frame by reference. */
+static uint64_t referenced_bytes(const struct ps_out_frame *f)
 {
-    return PS_CONTAINER(n, struct ps_out_frame, node);
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        sum += f->slices[i].len;
+    }
+    return sum;
 }
 
 static void frame_done(struct ps_frame_writer *w, struct ps_out_frame *f)
@@ -45,13 +51,14 @@ void ps_frame_writer_init(struct ps_frame_writer *w, uint16_t protocol)
 
 void ps_frame_writer_fini(struct ps_frame_writer *w)
 {
-    struct ps_list_node *n;
+    struct ps_out_frame *f;
 
-    while ((n = ps_list_first(&w->unreleased)) != NULL) {
-        frame_done(w, frame_of(n));
+    while ((f = PS_LIST_FIRST(struct ps_out_frame, node, &w->unreleased)) !=
+           NULL) {
+        frame_done(w, f);
     }
-    while ((n = ps_list_first(&w->out)) != NULL) {
-        frame_done(w, frame_of(n));
+    while ((f = PS_LIST_FIRST(struct ps_out_frame, node, &w->out)) != NULL) {
+        frame_done(w, f);
     }
     w->queued = 0;
     w->written = 0;
@@ -131,23 +138,18 @@ int ps_out_frame_new_shared(const struct ps_frame_writer *w,
 static void push_urgent(struct ps_frame_writer *w, struct ps_out_frame *f,
                         uint64_t begun)
 {
-    struct ps_list_node *n = ps_list_first(&w->out);
-
-    while (n != NULL) {
-        struct ps_out_frame *other = frame_of(n);
-
+    PS_LIST_EACH_SAFE(struct ps_out_frame, other, node, &w->out)
+    {
         if (begun == 0 && other->order == PS_FRAME_URGENT) {
-            n = ps_list_next(&w->out, n);
             w->queued -= other->len;
             frame_done(w, other);
             continue;
         }
         if (begun == 0 && other->order != PS_FRAME_HANDSHAKE) {
-            ps_list_insert(n, &f->node);
+            ps_list_insert(&other->node, &f->node);
             return;
         }
         begun -= ps_min_u64(begun, other->len);
-        n = ps_list_next(&w->out, n);
     }
     ps_list_push_back(&w->out, &f->node);
 }
@@ -155,7 +157,7 @@ static void push_urgent(struct ps_frame_writer *w, struct ps_out_frame *f,
 void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
                           uint64_t in_flight)
 {
-    w->queued += f->len + ps_out_frame_referenced(f);
+    w->queued += f->len + (f->by_reference ? referenced_bytes(f) : 0);
     w->queued_memory += f->memory;
     if (f->order == PS_FRAME_URGENT) {
         push_urgent(w, f, w->written + in_flight);
@@ -164,8 +166,8 @@ void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
     }
 }
 
-/* Appends the frame from byte `skip` on, as far as `iov` has space; returns the
- * new count. */
+/* Appends the frame from byte `skip` on, as far as `iov` has space after `n`
+ * pieces; returns their new number. */
 static int add_frame(const struct ps_out_frame *f, uint64_t skip,
                      struct iovec *iov, int n)
 {
@@ -200,44 +202,48 @@ static int add_frame(const struct ps_out_frame *f, uint64_t skip,
     return n;
 }
 
-int ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
-                           struct iovec iov[PS_FRAME_IOV_MAX])
+void ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
+                            struct ps_frame_batch *ret_batch)
 {
     uint64_t skip = w->written;
     uint64_t bytes = 0;
     uint64_t unreleased = w->unreleased_bytes;
     int n = 0;
 
+    ret_batch->pass_fd = -1;
     PS_LIST_EACH_OF(const struct ps_out_frame, f, node, &w->out)
     {
         if (n == PS_FRAME_IOV_MAX || bytes >= most ||
             (n > 0 && f->pass_fd >= 0)) {
             break;
         }
-        if (f->by_reference && skip == 0 && unreleased >= UNRELEASED_MAX) {
-            break;
+        if (f->by_reference) {
+            if (skip == 0 && unreleased >= UNRELEASED_MAX) {
+                break;
+            }
+            unreleased += referenced_bytes(f);
         }
-        unreleased += ps_out_frame_referenced(f);
-        n = add_frame(f, skip, iov, n);
+        n = add_frame(f, skip, ret_batch->iov, n);
         skip = 0;
         bytes += f->len;
         if (f->pass_fd >= 0) {
+            ret_batch->pass_fd = f->pass_fd;
             break;
         }
     }
-    return n;
-}
-
-int ps_frame_writer_fd(const struct ps_frame_writer *w)
-{
-    return frame_of(ps_list_first(&w->out))->pass_fd;
+    ret_batch->count = n;
+    ret_batch->bytes = 0;
+    for (int i = 0; i < n; i++) {
+        ret_batch->bytes += ret_batch->iov[i].iov_len;
+    }
 }
 
 void ps_frame_writer_advance(struct ps_frame_writer *w, uint64_t n)
 {
     w->queued -= n;
     while (n > 0) {
-        struct ps_out_frame *f = frame_of(ps_list_first(&w->out));
+        struct ps_out_frame *f = PS_LIST_FIRST(struct ps_out_frame, node,
+                                               &w->out);
         uint64_t left = f->len - w->written;
 
         if (f->pass_fd >= 0) {
@@ -253,7 +259,7 @@ void ps_frame_writer_advance(struct ps_frame_writer *w, uint64_t n)
         if (f->by_reference) {
             ps_list_remove(&f->node);
             ps_list_push_back(&w->unreleased, &f->node);
-            w->unreleased_bytes += ps_out_frame_referenced(f);
+            w->unreleased_bytes += referenced_bytes(f);
         } else {
             frame_done(w, f);
         }
@@ -262,11 +268,14 @@ void ps_frame_writer_advance(struct ps_frame_writer *w, uint64_t n)
 
 bool ps_frame_writer_release(struct ps_frame_writer *w, uint64_t count)
 {
-    while (count > 0 && !ps_list_empty(&w->unreleased)) {
-        struct ps_out_frame *f = frame_of(ps_list_first(&w->unreleased));
+    struct ps_out_frame *f;
 
-        w->queued -= ps_out_frame_referenced(f);
-        w->unreleased_bytes -= ps_out_frame_referenced(f);
+    while (count > 0 && (f = PS_LIST_FIRST(struct ps_out_frame, node,
+                                           &w->unreleased)) != NULL) {
+        const uint64_t len = referenced_bytes(f);
+
+        w->queued -= len;
+        w->unreleased_bytes -= len;
         frame_done(w, f);
         count--;
     }

@@ -229,16 +229,7 @@ static int accept_caps(struct conn_shm *s, const struct ps_msg_shm_caps *m,
     s->peer_caps = (uint8_t)(CONN_SHM_KNOWN |
                              (m->reads_memory ? CONN_SHM_READS_MEMORY : 0) |
                              (m->maps_arenas ? CONN_SHM_MAPS_ARENAS : 0));
-    return 0;
-}
-
-static int accept_release(struct conn_shm *s, uint32_t payloads,
-                          const char **ret_why)
-{
-    if (payloads == 0 || !ps_frame_writer_release(s->writer, payloads)) {
-        *ret_why = "receipt for a payload that was not sent";
-        return PS_E_PROTO;
-    }
+    s->may_refer = m->reads_memory || m->maps_arenas;
     return 0;
 }
 
@@ -253,8 +244,14 @@ int conn_shm_accept(struct conn_shm *s, struct ps_transport *t,
     case PS_MSG_SHM_UNMAP:
         return unmap_peer_arena(s, msg->shm_unmap.arena, ret_why);
     default:
-        return accept_release(s, msg->shm_release.payloads, ret_why);
+        break;
     }
+    if (msg->shm_release.payloads == 0 ||
+        !ps_frame_writer_release(s->writer, msg->shm_release.payloads)) {
+        *ret_why = "receipt for a payload that was not sent";
+        return PS_E_PROTO;
+    }
+    return 0;
 }
 
 bool conn_shm_parse_refs(struct conn_shm *s,
@@ -354,18 +351,14 @@ static void send_shm_msg(struct conn_shm *s, const struct ps_msg *msg, int fd)
     ps_frame_writer_push(s->writer, f, 0);
 }
 
-bool conn_shm_send_release(struct conn_shm *s)
+void conn_shm_send_release(struct conn_shm *s)
 {
-    if (s->to_release == 0) {
-        return false;
-    }
     send_shm_msg(s,
                  &(struct ps_msg){.code = PS_MSG_SHM_RELEASE,
                                   .shm_release = {.payloads = s->to_release}},
                  -1);
     s->to_release = 0;
     s->to_release_bytes = 0;
-    return true;
 }
 
 void conn_shm_send_caps(struct conn_shm *s)
@@ -437,53 +430,37 @@ static bool send_arena(struct conn_shm *s, uint32_t arena)
     return true;
 }
 
-static bool can_refer(struct conn_shm *s, const struct ps_out_frame *f,
-                      uint64_t payload_len)
-{
-    if (payload_len < REF_MIN || f->slice_count > PS_FRAME_REFS_MAX) {
-        return false;
-    }
-    for (uint32_t i = 0; i < f->slice_count; i++) {
-        const struct ps_slice *slice = &f->slices[i];
-
-        if (slice->len == 0) {
-            return false;
-        }
-        if ((s->peer_caps & CONN_SHM_MAPS_ARENAS) != 0 && s->arenas != NULL &&
-            slice->buf->tag != 0) {
-            if (!send_arena(s, slice->buf->tag)) {
-                return false;
-            }
-        } else if ((s->peer_caps & CONN_SHM_READS_MEMORY) == 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 void conn_shm_refer(struct conn_shm *s, struct ps_out_frame *f,
                     uint64_t payload_len)
 {
     uint8_t *at = f->header + f->header_len;
 
-    if (!can_refer(s, f, payload_len)) {
+    if (payload_len < REF_MIN || f->slice_count > PS_FRAME_REFS_MAX) {
         return;
     }
-    ps_frame_set_ref_count(f->header, (uint8_t)f->slice_count);
     for (uint32_t i = 0; i < f->slice_count; i++) {
         const struct ps_slice *p = &f->slices[i];
-        const uint32_t arena = (s->peer_caps & CONN_SHM_MAPS_ARENAS) != 0
-                                   ? p->buf->tag
-                                   : 0;
+        struct ps_fixed_shm_ref ref = {.len = (uint32_t)p->len};
 
-        ps_fixed_put_shm_ref(at, &(struct ps_fixed_shm_ref){
-                                     .place = arena != 0
-                                                  ? p->buf->offset + p->offset
-                                                  : (uintptr_t)ps_slice_data(p),
-                                     .len = (uint32_t)p->len,
-                                     .arena = arena});
+        if (p->len == 0) {
+            return;
+        }
+        if ((s->peer_caps & CONN_SHM_MAPS_ARENAS) != 0 && s->arenas != NULL &&
+            p->buf->tag != 0) {
+            if (!send_arena(s, p->buf->tag)) {
+                return;
+            }
+            ref.arena = p->buf->tag;
+            ref.place = p->buf->offset + p->offset;
+        } else if ((s->peer_caps & CONN_SHM_READS_MEMORY) != 0) {
+            ref.place = (uintptr_t)ps_slice_data(p);
+        } else {
+            return;
+        }
+        ps_fixed_put_shm_ref(at, &ref);
         at += PS_FIXED_SHM_REF_BYTES;
     }
+    ps_frame_set_ref_count(f->header, (uint8_t)f->slice_count);
     f->header_len += f->slice_count * PS_FIXED_SHM_REF_BYTES;
     f->len = f->header_len;
     f->by_reference = true;

@@ -445,7 +445,8 @@ static void tls_fini(struct ps_transport *t)
 }
 
 const struct ps_transport_ops ps_transport_tls = {
-    .flags = PS_TRANSPORT_IS_TCP | PS_TRANSPORT_ONE_THREAD,
+    .is_tcp = true,
+    .is_exclusive = true,
     .read_turn = PS_TLS_BATCH_BYTES,
     .write_turn = PS_TLS_BATCH_BYTES,
     .read = tls_read,

@@ -173,7 +173,8 @@ static ssize_t unix_write(struct ps_transport *t, struct iovec *iov, int count,
 }
 
 const struct ps_transport_ops ps_transport_tcp = {
-    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_IS_TCP,
+    .is_plain = true,
+    .is_tcp = true,
     .read_turn = READ_TURN,
     .write_turn = WRITE_TURN,
     .read = tcp_read,
@@ -181,7 +182,7 @@ const struct ps_transport_ops ps_transport_tcp = {
 };
 
 const struct ps_transport_ops ps_transport_unix = {
-    .flags = PS_TRANSPORT_IS_PLAIN,
+    .is_plain = true,
     .read_turn = READ_TURN,
     .write_turn = WRITE_TURN,
     .read = unix_read,

@@ -17,17 +17,11 @@ struct ps_tls_session;
 
 struct ps_transport;
 
-/* Abilities of a transport. */
-enum ps_transport_flag {
-    /* The stream of the socket has the bytes of the frames. */
-    PS_TRANSPORT_IS_PLAIN = 1,
-    PS_TRANSPORT_IS_TCP = 2, /* The socket is one of TCP. */
-    /* Both directions share state: one thread at a time reads or writes. */
-    PS_TRANSPORT_ONE_THREAD = 4,
-};
-
 struct ps_transport_ops {
-    unsigned flags; /* enum ps_transport_flag. */
+    bool is_plain; /* The stream of the socket has the bytes of the frames. */
+    bool is_tcp;   /* The socket is one of TCP. */
+    /* Both directions share state: one thread at a time reads or writes. */
+    bool is_exclusive;
     /* Bytes that a connection reads and writes before others are served. */
     size_t read_turn;
     size_t write_turn;
@@ -75,20 +69,7 @@ struct ps_transport {
 /* Closes descriptors that nothing claimed, and frees the state. */
 void ps_transport_fini(struct ps_transport *t);
 
-static inline bool ps_transport_has(const struct ps_transport *t,
-                                    enum ps_transport_flag flag)
-{
-    return (t->ops->flags & flag) != 0;
-}
-
 /* Oldest descriptor, owned by the caller; -1: none. */
 int ps_transport_pop_fd(struct ps_transport *t);
-/* True if a descriptor waits that came with bytes before `position`. */
-static inline bool ps_transport_has_fd_before(const struct ps_transport *t,
-                                              uint64_t position)
-{
-    return t->fd_count > 0 && t->fds[0].end <= position;
-}
-
 /* Ends the output, which has all left. */
 void ps_transport_end(struct ps_transport *t);

@@ -80,7 +80,7 @@ static void cipher_fini(struct ps_transport *t)
 }
 
 const struct ps_transport_ops cipher_transport = {
-    .flags = PS_TRANSPORT_IS_TCP,
+    .is_tcp = true,
     .read_turn = 64u * 1024u,
     .write_turn = 64u * 1024u,
     .read = cipher_read,
