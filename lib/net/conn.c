@@ -51,6 +51,7 @@ static void conn_timers_init(struct conn_timers *t,
                              void (*due)(struct ps_loop_timer *timer))
 {
     t->timer.due = due;
+    t->armed = PS_TIME_NEVER;
     for (int i = 0; i < CONN_DEADLINES; i++) {
         t->due[i] = PS_TIME_NEVER;
     }
@@ -59,7 +60,8 @@ static void conn_timers_init(struct conn_timers *t,
 void conn_set_due(struct ps_conn *c, enum conn_deadline which, ps_time at)
 {
     c->timers.due[which] = at;
-    if (at < ps_loop_timer_at(&c->timers.timer)) {
+    if (at < c->timers.armed) {
+        c->timers.armed = at;
         ps_loop_timer_set(c->loop, &c->timers.timer, at);
     }
 }
@@ -67,12 +69,13 @@ void conn_set_due(struct ps_conn *c, enum conn_deadline which, ps_time at)
 /* Arms the timer, which has run, for the earliest deadline. */
 static void conn_arm(struct ps_conn *c)
 {
-    ps_time at = PS_TIME_NEVER;
+    struct conn_timers *t = &c->timers;
 
+    t->armed = PS_TIME_NEVER;
     for (int i = 0; i < CONN_DEADLINES; i++) {
-        at = ps_time_min(at, c->timers.due[i]);
+        t->armed = ps_time_min(t->armed, t->due[i]);
     }
-    ps_loop_timer_set(c->loop, &c->timers.timer, at);
+    ps_loop_timer_set(c->loop, &t->timer, t->armed);
 }
 
 /* The first deadline that is over; CONN_DEADLINES: none is. */
@@ -262,6 +265,7 @@ static void conn_init_transport(struct ps_conn *c,
     }
     assert(c->transport.ops->read_turn > 0 && c->transport.ops->write_turn > 0);
     c->tcp.loop = opt->loop;
+    c->tcp.shared = c->shared;
     c->tcp.fd = opt->fd;
     c->tcp.kind = opt->tcp;
     c->tcp.send_slot.on_slot = conn_write_slot;
@@ -288,6 +292,7 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
         return ps_err_from_uv(rc);
     }
     c->loop = opt->loop;
+    c->shared = ps_loop_shared(opt->loop);
     c->ops = opt->ops;
     c->ctx = opt->ctx;
     c->limits = limits_or_defaults(&opt->limits);

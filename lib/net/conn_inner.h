@@ -39,7 +39,8 @@ enum conn_deadline {
 };
 
 struct conn_timers {
-    struct ps_loop_timer timer; /* Armed for the earliest deadline or before. */
+    struct ps_loop_timer timer;
+    ps_time armed;               /* For the earliest deadline or before. */
     ps_time due[CONN_DEADLINES]; /* PS_TIME_NEVER: not set. */
 };
 
@@ -106,7 +107,7 @@ struct ps_out_frame {
     uint8_t header[];
 };
 
-/* What one call writes. */
+/* Pieces of memory that one call writes. */
 struct ps_frame_batch {
     int count;   /* Number of pieces. */
     int pass_fd; /* Descriptor that travels with the first byte; -1: none. */
@@ -276,6 +277,7 @@ struct conn_io {
 
 struct ps_conn {
     struct ps_loop *loop;
+    const struct ps_loop_shared *shared;
     const struct ps_conn_ops *ops;
     void *ctx;
     struct ps_conn_limits limits;

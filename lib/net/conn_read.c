@@ -380,7 +380,7 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     int rc;
 
     do {
-        rc = ps_msg_decode(ps_loop_decoder(c->loop), prefix->code, header,
+        rc = ps_msg_decode(c->shared->decoder, prefix->code, header,
                            prefix->header_len, &msg);
     } while (rc == PS_E_NOMEM && ps_alloc_use_reserve());
 
@@ -640,7 +640,7 @@ static ssize_t receive_some(struct ps_conn *c, bool *ret_full)
 {
     struct iovec iov[2] = {{0}};
     const int count = reader_places(&c->reader, c->transport.ops->read_turn,
-                                    ps_loop_scratch(c->loop), iov);
+                                    c->shared->scratch, iov);
     const size_t first = iov[0].iov_len;
     const size_t wanted = first + iov[1].iov_len;
     const ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
@@ -662,8 +662,8 @@ static ssize_t receive_some(struct ps_conn *c, bool *ret_full)
 static void discard_payload(struct ps_conn *c)
 {
     for (;;) {
-        ssize_t n = recv(c->transport.fd, ps_loop_scratch(c->loop),
-                         PS_LOOP_SCRATCH, 0);
+        ssize_t n = recv(c->transport.fd, c->shared->scratch, PS_LOOP_SCRATCH,
+                         0);
 
         if (n > 0 || (n < 0 && errno == EINTR)) {
             continue;

@@ -70,7 +70,7 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
              ? ps_out_frame_new_shared(&c->writer, frame->msg, frame->body, &f)
              : ps_out_frame_new(&c->writer, frame->msg, payload_len,
                                 may_refer ? CONN_SHM_REFS_BYTES : 0,
-                                ps_loop_scratch(c->loop), &f);
+                                c->shared->scratch, &f);
     if (rc != 0) {
         return rc;
     }

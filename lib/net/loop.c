@@ -34,8 +34,7 @@ struct ps_loop {
     ps_time armed; /* Time for which the uv_timer is armed. */
     ps_loop_hook hook;
     void *hook_ctx;
-    struct ps_decoder *decoder;
-    void *scratch;
+    struct ps_loop_shared shared;
     struct ps_rcvbuf_tuner rcvbuf_tuner;
     struct ps_send_scheduler send_scheduler;
     struct ps_loop_timer send_timer; /* Next deadline of the send scheduler. */
@@ -127,9 +126,12 @@ static void prepare_wait(uv_prepare_t *handle)
     } else if (!again) {
         uv_idle_stop(&l->idle);
     }
-    ps_loop_timer_set(
-        l, &l->send_timer,
-        ps_send_scheduler_deadline(&l->send_scheduler, ps_loop_now(l)));
+    if (!ps_list_empty(&l->send_scheduler.waiting) ||
+        ps_heap_linked(&l->send_timer.item)) {
+        ps_loop_timer_set(
+            l, &l->send_timer,
+            ps_send_scheduler_deadline(&l->send_scheduler, ps_loop_now(l)));
+    }
     arm_timer(l);
 }
 
@@ -142,13 +144,15 @@ int ps_loop_new(struct ps_loop **ret_loop)
         ps_free(l);
         return ps_err_from_uv(rc);
     }
-    l->decoder = ps_decoder_new();
-    if (l->decoder == NULL) {
+    l->shared.decoder = ps_decoder_new();
+    if (l->shared.decoder == NULL) {
         uv_loop_close(&l->uv);
         ps_free(l);
         return PS_E_NOMEM;
     }
-    l->scratch = ps_alloc(PS_LOOP_SCRATCH);
+    l->shared.scratch = ps_alloc(PS_LOOP_SCRATCH);
+    l->shared.rcvbuf_tuner = &l->rcvbuf_tuner;
+    l->shared.send_scheduler = &l->send_scheduler;
     ps_heap_init(&l->timers);
     l->armed = PS_TIME_NEVER;
     ps_send_scheduler_init(&l->send_scheduler);
@@ -188,8 +192,8 @@ void ps_loop_free(struct ps_loop *l)
     assert(rc == 0); /* Fails if a handle of a user is still open. */
     (void)rc;
     ps_heap_fini(&l->timers);
-    ps_decoder_free(l->decoder);
-    ps_free(l->scratch);
+    ps_decoder_free(l->shared.decoder);
+    ps_free(l->shared.scratch);
     ps_free(l);
 }
 
@@ -238,11 +242,6 @@ void ps_loop_timer_set(struct ps_loop *l, struct ps_loop_timer *t, ps_time at)
     }
 }
 
-ps_time ps_loop_timer_at(const struct ps_loop_timer *t)
-{
-    return ps_heap_linked(&t->item) ? t->item.key : PS_TIME_NEVER;
-}
-
 static void signal_caught(uv_signal_t *handle, int signum)
 {
     struct signal_handler *s = handle->data;
@@ -282,29 +281,14 @@ int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
     return ps_err_from_uv(uv_signal_start(&s->handle, signal_caught, signum));
 }
 
-struct ps_rcvbuf_tuner *ps_loop_rcvbuf_tuner(struct ps_loop *l)
-{
-    return &l->rcvbuf_tuner;
-}
-
-struct ps_send_scheduler *ps_loop_send_scheduler(struct ps_loop *l)
-{
-    return &l->send_scheduler;
-}
-
 struct uv_loop_s *ps_loop_uv(struct ps_loop *l)
 {
     return &l->uv;
 }
 
-struct ps_decoder *ps_loop_decoder(struct ps_loop *l)
+const struct ps_loop_shared *ps_loop_shared(const struct ps_loop *l)
 {
-    return l->decoder;
-}
-
-void *ps_loop_scratch(struct ps_loop *l)
-{
-    return l->scratch;
+    return &l->shared;
 }
 
 /* ---------------------------------------------- codes and wake-ups of libuv */

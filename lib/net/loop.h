@@ -13,6 +13,8 @@
 
 struct ps_decoder;
 struct ps_loop;
+struct ps_rcvbuf_tuner;
+struct ps_send_scheduler;
 struct uv_loop_s;
 
 PS_MUST_USE int ps_loop_new(struct ps_loop **ret_loop);
@@ -44,8 +46,6 @@ struct ps_loop_timer {
 
 /* Sets or moves the deadline; PS_TIME_NEVER cancels it. */
 void ps_loop_timer_set(struct ps_loop *l, struct ps_loop_timer *t, ps_time at);
-/* Time of the deadline; PS_TIME_NEVER: not set. */
-ps_time ps_loop_timer_at(const struct ps_loop_timer *t);
 
 /* `caught` runs on the loop for each signal `signum`. A second call for one
  * signal replaces the callback. */
@@ -54,16 +54,22 @@ PS_MUST_USE int ps_loop_signal(struct ps_loop *l, int signum,
                                ps_loop_signal_cb caught, void *ctx);
 
 /* For the other modules of this folder. */
-struct ps_rcvbuf_tuner;
-struct ps_rcvbuf_tuner *ps_loop_rcvbuf_tuner(struct ps_loop *l);
-struct ps_send_scheduler;
-struct ps_send_scheduler *ps_loop_send_scheduler(struct ps_loop *l);
 struct uv_loop_s *ps_loop_uv(struct ps_loop *l);
-struct ps_decoder *ps_loop_decoder(struct ps_loop *l);
-/* Scratch memory, valid until the next callback: discarded input, headers to
- * encode. */
+
+/* State that the connections of a loop share. */
+struct ps_loop_shared {
+    struct ps_rcvbuf_tuner *rcvbuf_tuner;
+    struct ps_send_scheduler *send_scheduler;
+    struct ps_decoder *decoder;
+    /* Scratch memory of PS_LOOP_SCRATCH bytes, valid until the next callback:
+     * discarded input, headers to encode. */
+    void *scratch;
+};
+
 #define PS_LOOP_SCRATCH (64u * 1024u)
-void *ps_loop_scratch(struct ps_loop *l);
+
+/* Valid as long as the loop. */
+const struct ps_loop_shared *ps_loop_shared(const struct ps_loop *l);
 
 /* ---------------------------------------------- codes and wake-ups of libuv */
 

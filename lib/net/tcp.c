@@ -443,27 +443,27 @@ void conn_tcp_init_unused(struct conn_tcp *t)
 
 void conn_tcp_received(struct conn_tcp *t, uint64_t n)
 {
-    if (t->tunes_rcvbuf && n > 0) {
-        ps_rcvbuf_tuner_add(ps_loop_rcvbuf_tuner(t->loop), &t->rcvbuf, t->fd,
+    if (n > 0) {
+        ps_rcvbuf_tuner_add(t->shared->rcvbuf_tuner, &t->rcvbuf, t->fd,
                             ps_loop_now(t->loop), n);
     }
 }
 
 uint64_t conn_tcp_request_slot(struct conn_tcp *t)
 {
-    return ps_send_scheduler_request(ps_loop_send_scheduler(t->loop),
-                                     &t->send_slot, ps_loop_now(t->loop));
+    return ps_send_scheduler_request(t->shared->send_scheduler, &t->send_slot,
+                                     ps_loop_now(t->loop));
 }
 
 void conn_tcp_leave(struct conn_tcp *t)
 {
-    ps_send_scheduler_leave(ps_loop_send_scheduler(t->loop), &t->send_slot);
+    ps_send_scheduler_leave(t->shared->send_scheduler, &t->send_slot);
 }
 
 bool conn_tcp_wrote(struct conn_tcp *t, uint64_t done, uint64_t most,
                     bool is_last)
 {
-    struct ps_send_scheduler *f = ps_loop_send_scheduler(t->loop);
+    struct ps_send_scheduler *f = t->shared->send_scheduler;
     uint64_t unsent = ps_send_scheduler_unsent_max(f);
     bool more = !ps_send_scheduler_wrote(f, &t->send_slot, ps_loop_now(t->loop),
                                          done, most);
@@ -488,9 +488,6 @@ void conn_tcp_check_distance(struct conn_tcp *t, uint64_t bytes_out)
 {
     struct tcp_info info;
 
-    if (bytes_out < t->next_far_check) {
-        return;
-    }
     bool far = read_round_trip(t->fd, &info) &&
                PS_MICROS((uint64_t)info.tcpi_min_rtt) >= FAR;
 

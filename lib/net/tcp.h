@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct ps_loop;
+struct ps_loop_shared;
 
 /* ------------------------------------- options, and the state of the kernel */
 
@@ -125,6 +126,7 @@ uint64_t ps_send_scheduler_unsent_max(const struct ps_send_scheduler *f);
 
 struct conn_tcp {
     struct ps_loop *loop;
+    const struct ps_loop_shared *shared;
     int fd;
     enum ps_tcp_kind kind;
     bool tunes_rcvbuf; /* The receive buffer has its share. */
@@ -147,7 +149,7 @@ void conn_tcp_init(struct conn_tcp *t, bool tunes_rcvbuf);
 /* For any other. */
 void conn_tcp_init_unused(struct conn_tcp *t);
 
-/* Counts `n` received bytes. */
+/* Counts `n` received bytes. Requires `tunes_rcvbuf`. */
 void conn_tcp_received(struct conn_tcp *t, uint64_t n);
 
 /* Bytes that may be written now; 0: waits for its send slot. */
@@ -157,8 +159,8 @@ uint64_t conn_tcp_request_slot(struct conn_tcp *t);
 bool conn_tcp_wrote(struct conn_tcp *t, uint64_t done, uint64_t most,
                     bool is_last);
 void conn_tcp_leave(struct conn_tcp *t);
-/* Looks at the distance from time to time; `bytes_out` were written so far. A
- * far connection leaves the send scheduler: losses set its rate, and scheduled
+/* Looks at the distance; to be called when `bytes_out`, the bytes written so
+ * far, have reached `next_far_check`. A far connection leaves the send scheduler: losses set its rate, and scheduled
  * connections have the rate of the slowest. */
 void conn_tcp_check_distance(struct conn_tcp *t, uint64_t bytes_out);
 
