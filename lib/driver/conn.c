@@ -27,19 +27,16 @@ void driver_drop_payload(struct daemon_conn *c)
 
 static void on_first_frame(struct daemon_conn *c)
 {
-    if (!c->is_handshake_done) {
-        c->is_handshake_done = true;
-        ps_pre_handshake_remove(&c->driver->pre_handshake, &c->pre_handshake);
-        ps_output_on_hello(&c->output, ps_conn_peer_role(c->conn));
-    }
+    c->is_handshake_done = true;
+    ps_pre_handshake_remove(&c->driver->pre_handshake, &c->pre_handshake);
+    ps_output_on_hello(&c->output, ps_conn_peer_role(c->conn));
 }
 
+/* The connection, which was paused, is so no longer. */
 static void conn_resumed(struct daemon_conn *c)
 {
-    if (ps_list_linked(&c->paused)) {
-        ps_list_remove(&c->paused);
-        c->driver->paused.count--;
-    }
+    ps_list_remove(&c->paused);
+    c->driver->paused.count--;
 }
 
 static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
@@ -63,36 +60,41 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         assert(c->payload.len == len);
         *ret_dst = ps_slice_data(&c->payload);
     }
-    if (rc == PS_E_AGAIN && !ps_list_linked(&c->paused)) {
+    const bool was_paused = ps_list_linked(&c->paused);
+
+    if (rc == PS_E_AGAIN && !was_paused) {
         ps_list_push_back(&d->paused.conns, &c->paused);
         d->paused.count++;
-    } else if (rc != PS_E_AGAIN) {
+    } else if (rc != PS_E_AGAIN && was_paused) {
         conn_resumed(c);
     }
     return rc;
 }
 
-/* Feeds a frame to the machine as one of connection `id`. */
-static void deliver_frame(struct daemon_conn *c, ps_conn_id id,
+/* Feeds a frame to the machine; `ev` has its connection and time. */
+static void deliver_frame(struct daemon_conn *c, struct ps_event *ev,
                           const struct ps_msg *msg, uint64_t len)
 {
-    struct ps_event ev = {.type = PS_EV_MSG, .conn = id};
-
-    ev.msg.msg = msg;
-    ev.msg.payload = len > 0 ? &c->payload : NULL;
-    ev.msg.discard_reason = len > 0 ? c->discard_reason : 0;
+    ev->type = PS_EV_MSG;
+    ev->msg.msg = msg;
+    ev->msg.payload = len > 0 ? &c->payload : NULL;
+    ev->msg.discard_reason = len > 0 ? c->discard_reason : 0;
     c->discard_reason = 0;
-    driver_feed(c->driver, &ev);
-    driver_drop_payload(c);
+    driver_feed(c->driver, ev);
+    if (len > 0) {
+        driver_drop_payload(c);
+    }
 }
 
 static void on_worker_frame(struct daemon_conn *c, const struct ps_msg *msg,
                             uint64_t len)
 {
+    struct ps_event ev = {.conn = c->id};
+
     /* Operations that the worker pushed before it sent this. */
-    (void)driver_ring_poll(c, ps_conn_frames(c->conn) - 1);
+    (void)driver_ring_poll(c, c->worker.frames++);
     if (ps_conn_is_open(c->conn) && !driver_accept_memory(c, msg)) {
-        deliver_frame(c, c->id, msg, len);
+        deliver_frame(c, &ev, msg, len);
     }
 }
 
@@ -100,19 +102,21 @@ static void on_peer_frame(struct daemon_conn *c, const struct ps_msg *msg,
                           uint64_t len)
 {
     struct ps_driver *d = c->driver;
-    struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
+    struct ps_event ev = {.now = ps_loop_now(d->opt.loop), .conn = c->id};
 
     if (msg->code == PS_MSG_WELCOME) {
         ps_conn_set_protocol(c->conn, msg->welcome.protocol < PS_PROTOCOL
                                           ? msg->welcome.protocol
                                           : (uint16_t)PS_PROTOCOL);
     }
-    switch (ps_path_receive(&c->path, msg, ps_loop_now(d->opt.loop), &d->fx)) {
+    switch (ps_path_receive(&c->path, msg, ev.now, &d->fx)) {
     case PS_PATH_DELIVER:
-        deliver_frame(c, ps_path_machine_conn(&c->path), msg, len);
+        ev.conn = ps_path_machine_conn(&c->path);
+        deliver_frame(c, &ev, msg, len);
         return;
     case PS_PATH_JOINED:
         ps_log(PS_LOG_DEBUG, "connection joins peer=%s", ps_conn_peer(c->conn));
+        ev.type = PS_EV_CLOSED;
         ev.closed.rc = PS_E_CLOSED;
         driver_feed(d, &ev);
         return;
@@ -129,7 +133,9 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     struct daemon_conn *c = ctx;
 
     (void)conn;
-    on_first_frame(c);
+    if (!c->is_handshake_done) {
+        on_first_frame(c);
+    }
     if (c->kind == PS_CONN_LOCAL) {
         on_worker_frame(c, msg, len);
     } else {
@@ -137,7 +143,7 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     }
 }
 
-void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
+static void on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
 {
     struct daemon_conn *c = ctx;
     struct ps_event ev = {.type = PS_EV_SENT, .conn = c->id};
@@ -190,7 +196,9 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     (void)ps_map_remove(d->conns, c->id);
     d->local_count -= c->kind == PS_CONN_LOCAL;
     ps_pre_handshake_remove(&d->pre_handshake, &c->pre_handshake);
-    conn_resumed(c);
+    if (ps_list_linked(&c->paused)) {
+        conn_resumed(c);
+    }
     if (ps_list_linked(&c->to_flush)) {
         ps_list_remove(&c->to_flush);
     }
@@ -254,7 +262,7 @@ static void watch_process(struct daemon_conn *c, int fd)
 static const struct ps_conn_ops conn_ops = {
     .header = on_header,
     .frame = on_frame,
-    .sent = driver_on_sent,
+    .sent = on_sent,
     .closed = on_closed,
 };
 

@@ -93,19 +93,14 @@ static ps_time driver_deadline(const struct ps_driver *d)
     return ps_time_min(m->ops->deadline(m->self), d->multipath.deadline);
 }
 
-static bool tick_if_due(struct ps_driver *d)
+static void tick(struct ps_driver *d, ps_time now)
 {
-    struct ps_event ev = {.type = PS_EV_TICK};
-    ps_time now = ps_loop_now(d->opt.loop);
+    struct ps_event ev = {.type = PS_EV_TICK, .now = now};
 
-    if (driver_deadline(d) > now) {
-        return false;
-    }
     if (d->multipath.deadline <= now) {
         ps_multipath_tick(&d->multipath, now, &d->fx);
     }
     driver_feed(d, &ev);
-    return true;
 }
 
 static bool flush_queued(struct ps_driver *d)
@@ -121,10 +116,7 @@ static bool flush_queued(struct ps_driver *d)
         if (c->is_watched) {
             watch_conn(c);
         }
-        if (ps_conn_flush(c->conn) && ps_conn_is_open(c->conn)) {
-            driver_on_sent(c, c->conn, ps_conn_queued(c->conn));
-            any = true;
-        }
+        any |= ps_conn_flush_and_report(c->conn);
     }
     return any;
 }
@@ -132,11 +124,12 @@ static bool flush_queued(struct ps_driver *d)
 /* Tells peers about freed arenas, whose memory they keep mapped until then. */
 static void report_freed_arenas(struct ps_driver *d)
 {
-    if (d->opt.arenas == NULL || ps_list_empty(&d->shm_conns) ||
-        d->arenas_freed == ps_arenas_freed_count(d->opt.arenas)) {
+    const uint64_t freed = ps_arenas_freed_count(d->opt.arenas);
+
+    if (d->arenas_freed == freed) {
         return;
     }
-    d->arenas_freed = ps_arenas_freed_count(d->opt.arenas);
+    d->arenas_freed = freed;
     PS_LIST_EACH_OF(struct daemon_conn, c, shm, &d->shm_conns)
     {
         if (ps_conn_send_freed_arenas(c->conn)) {
@@ -145,14 +138,12 @@ static void report_freed_arenas(struct ps_driver *d)
     }
 }
 
-/* Retries paused reads; any step may have freed memory. */
+/* Retries paused reads; any step may have freed memory. True: there was a
+ * step. */
 static bool resume_paused(struct ps_driver *d)
 {
     uint32_t count = d->paused.count;
 
-    if (!d->paused.has_stepped || count == 0) {
-        return false;
-    }
     d->paused.has_stepped = false;
     while (count-- > 0) {
         struct ps_list_node *n = ps_list_first(&d->paused.conns);
@@ -170,30 +161,48 @@ static bool resume_paused(struct ps_driver *d)
     return d->paused.has_stepped;
 }
 
-static bool before_poll_once(struct ps_driver *d)
+/* Does what there is to do, once. False: there was nothing, at *ret_now. */
+static bool before_poll_once(struct ps_driver *d, ps_time *ret_now)
 {
     bool any = !ps_list_empty(&d->dials.ended);
+    ps_time now;
 
     if (any) {
         driver_report_dials(d);
     }
-    driver_relieve(d);
-    any |= driver_rings_poll(d);
+    if (ps_alloc_is_starved()) {
+        driver_relieve(d);
+    }
+    if (!ps_list_empty(&d->rings.all)) {
+        any |= driver_rings_poll(d);
+    }
     if (d->computing > 0) {
         any |= ps_worker_run_small(d->opt.worker);
     }
-    any |= tick_if_due(d);
-    any |= resume_paused(d);
-    driver_rings_wake(d);
-    report_freed_arenas(d);
-    any |= flush_queued(d);
+    now = ps_loop_now(d->opt.loop);
+    if (driver_deadline(d) <= now) {
+        tick(d, now);
+        any = true;
+    }
+    if (d->paused.count > 0 && d->paused.has_stepped) {
+        any |= resume_paused(d);
+    }
+    if (!ps_list_empty(&d->rings.wakes)) {
+        driver_rings_wake(d);
+    }
+    if (d->opt.arenas != NULL && !ps_list_empty(&d->shm_conns)) {
+        report_freed_arenas(d);
+    }
+    if (!ps_list_empty(&d->to_flush)) {
+        any |= flush_queued(d);
+    }
+    *ret_now = now;
     return any;
 }
 
 /* True: poll again instead of sleeping. */
-static bool busy_poll(struct ps_driver *d)
+static bool busy_poll(struct ps_driver *d, ps_time now)
 {
-    ps_time now = ps_loop_now(d->opt.loop);
     bool fed = d->polling.was_fed;
     bool crowded = false;
 
@@ -226,11 +235,14 @@ static bool busy_poll(struct ps_driver *d)
 static bool before_poll(void *ctx)
 {
     struct ps_driver *d = ctx;
+    ps_time now = 0;
     bool more = true;
 
-    driver_rings_awake(d);
+    if (d->rings.are_asleep) {
+        driver_rings_awake(d);
+    }
     for (int i = 0; i < ROUNDS_MAX && more; i++) {
-        more = !d->is_closing && d->failure == 0 && before_poll_once(d);
+        more = !d->is_closing && d->failure == 0 && before_poll_once(d, &now);
     }
     if (d->is_closing) {
         driver_report_dials(d);
@@ -241,7 +253,7 @@ static bool before_poll(void *ctx)
         d->opt.on_failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || busy_poll(d) || !driver_rings_sleep(d);
+    more = more || busy_poll(d, now) || !driver_rings_sleep(d);
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick_timer, driver_deadline(d));
     }
@@ -394,7 +406,7 @@ static uint64_t add_queued(const struct ps_driver *d)
     uint64_t sum = 0;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
-        sum += ps_conn_queued(c->conn);
+        sum += ps_conn_output(c->conn).queued;
     }
     return sum;
 }
@@ -442,7 +454,7 @@ void ps_driver_dump(const struct ps_driver *d)
                "queued=%llu in=%llu out=%llu cipher=%s",
                ps_conn_peer(c->conn), kinds[c->kind],
                ps_conn_is_handshake_done(c->conn), ps_conn_is_paused(c->conn),
-               (unsigned long long)ps_conn_queued(c->conn),
+               (unsigned long long)ps_conn_output(c->conn).queued,
                (unsigned long long)s.bytes_in, (unsigned long long)s.bytes_out,
                session != NULL ? ps_tls_session_cipher(session) : "none");
     }

@@ -70,10 +70,6 @@ void driver_mark_flush(struct daemon_conn *c)
     if (!ps_list_linked(&c->to_flush)) {
         ps_list_push_back(&c->driver->to_flush, &c->to_flush);
     }
-    if (c->kind != PS_CONN_LOCAL) {
-        c->path.queued = ps_conn_queued(c->conn);
-        c->path.by_reference = ps_conn_refers_to_arenas(c->conn);
-    }
     driver_output_update(c);
 }
 
@@ -367,7 +363,7 @@ void driver_apply_effects(struct ps_driver *d)
     ps_effects_clear(&d->fx);
 }
 
-void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
+void driver_feed(struct ps_driver *d, struct ps_event *ev)
 {
     int rc;
 
@@ -376,7 +372,9 @@ void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
     }
     assert(!d->is_stepping);
     d->is_stepping = true;
-    ev->now = now;
+    if (ev->now == 0) {
+        ev->now = ps_loop_now(d->opt.loop);
+    }
     d->fx.cause = ev->conn;
     rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
     driver_apply_effects(d);
@@ -388,9 +386,4 @@ void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
     if (rc < 0) {
         d->failure = rc;
     }
-}
-
-void driver_feed(struct ps_driver *d, struct ps_event *ev)
-{
-    driver_feed_at(d, ev, ps_loop_now(d->opt.loop));
 }

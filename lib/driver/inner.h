@@ -40,6 +40,7 @@ struct worker_ring {
 struct worker_conn {
     struct ps_process *process; /* Watch of its process; NULL: not watched. */
     struct worker_ring ring;
+    uint64_t frames; /* That have arrived, with the one being delivered. */
     struct ps_map *events; /* Its events of GPUs, by number; NULL: none. */
     uint32_t waiting_ops;  /* Operations that wait for one of them. */
 };
@@ -215,9 +216,9 @@ enum driver_log {
 
 /* effect.c */
 
-/* Feeds `ev` to the machine at the loop's time, and applies the effects. */
+/* Feeds `ev` to the machine, and applies the effects. If `ev->now` is 0, the
+ * loop's time is filled in. */
 void driver_feed(struct ps_driver *d, struct ps_event *ev);
-void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now);
 void driver_apply_effects(struct ps_driver *d);
 /* Kind of a log line that `source` causes, a host or user, so that the lines of
  * one do not hide those of another; 0: none. */
@@ -245,8 +246,6 @@ void driver_refuse_encrypted(struct ps_driver *d, int fd,
                              const char *why);
 void driver_close_refused(struct ps_driver *d);
 void driver_drop_payload(struct daemon_conn *c);
-/* Handler of ps_conn_ops.sent: `queued` bytes of `conn` are left. */
-void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
 /* True if connections, handshakes or dials are open. */
 bool driver_is_open(const struct ps_driver *d);
@@ -297,13 +296,13 @@ void driver_tls_send(struct ps_tls_session *session, const void *bytes,
 /* output.c */
 
 void driver_output_init(struct ps_driver *d);
-/* Reports the queued output. May close this or another connection. */
+/* Takes over the state of the output. May close this or another connection. */
 void driver_output_update(struct daemon_conn *c);
 /* Closes the connection. A peer that dialled gets the reason, ahead of queued
  * output, if the socket accepts it. */
 void driver_reject(struct daemon_conn *c, int rc, const char *text);
-/* Once the memory reserve was given up: closes the connections that hold most,
- * one after the other, until there is a reserve again. */
+/* The memory reserve was given up: closes the connections that hold most, one
+ * call after the other, until there is a reserve again. */
 void driver_relieve(struct ps_driver *d);
 
 /* memory.c */
@@ -319,7 +318,7 @@ void driver_drop_memory(struct daemon_conn *c);
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
 /* Handles the operations of all rings. True if there were any. */
 bool driver_rings_poll(struct ps_driver *d);
-/* Wakes sleeping workers that have new completions. */
+/* Wakes the sleeping ones of the workers that have new completions. */
 void driver_rings_wake(struct ps_driver *d);
 /* From now on workers wake the loop. False: a ring has an operation. */
 bool driver_rings_sleep(struct ps_driver *d);

@@ -139,10 +139,9 @@ static void drop_ring(struct worker_ring *r)
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
 {
     struct ps_msg_l_op ops[RING_BATCH_MAX];
+    /* One event, whose time is that of the first batch: reading the clock costs
+     * as much as an operation. */
     struct ps_event ev = {.type = PS_EV_OPS, .conn = c->id, .ops = {.op = ops}};
-    /* One time stamp for all: reading the clock costs as much as an
-     * operation. */
-    ps_time now = ps_loop_now(c->driver->opt.loop);
     uint32_t count = 0;
     int n = 0;
 
@@ -153,7 +152,7 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
                                 RING_BATCH_MAX)) > 0) {
         count += (uint32_t)n;
         ev.ops.count = (uint32_t)n;
-        driver_feed_at(c->driver, &ev, now);
+        driver_feed(c->driver, &ev);
     }
     if (n < 0) {
         ps_conn_close(c->conn, n, "an operation in the ring is malformed");
@@ -168,9 +167,7 @@ bool driver_rings_poll(struct ps_driver *d)
 
     PS_LIST_EACH_SAFE(struct daemon_conn, c, worker.ring.node, &d->rings.all)
     {
-        if (ps_conn_is_open(c->conn)) {
-            any |= driver_ring_poll(c, ps_conn_frames(c->conn));
-        }
+        any |= driver_ring_poll(c, c->worker.frames);
     }
     return any;
 }
@@ -196,9 +193,7 @@ bool driver_rings_sleep(struct ps_driver *d)
     d->rings.are_asleep = true;
     PS_LIST_EACH_OF(struct daemon_conn, c, worker.ring.node, &d->rings.all)
     {
-        if (ps_conn_is_open(c->conn) &&
-            !ps_ring_agent_sleep(&c->worker.ring.ring,
-                                 ps_conn_frames(c->conn))) {
+        if (!ps_ring_agent_sleep(&c->worker.ring.ring, c->worker.frames)) {
             driver_rings_awake(d);
             return false;
         }
@@ -208,9 +203,6 @@ bool driver_rings_sleep(struct ps_driver *d)
 
 void driver_rings_awake(struct ps_driver *d)
 {
-    if (!d->rings.are_asleep) {
-        return;
-    }
     d->rings.are_asleep = false;
     PS_LIST_EACH_OF(struct worker_ring, r, node, &d->rings.all)
     {
@@ -638,6 +630,6 @@ void driver_drop_memory(struct daemon_conn *c)
 {
     drop_device_events(c);
     /* Operations that the worker pushed before it ended. */
-    (void)driver_ring_poll(c, ps_conn_frames(c->conn));
+    (void)driver_ring_poll(c, c->worker.frames);
     drop_ring(&c->worker.ring);
 }

@@ -42,12 +42,18 @@ static void carry_out(const struct ps_output_close *close)
 
 void driver_output_update(struct daemon_conn *c)
 {
+    const struct ps_conn_output out = ps_conn_output(c->conn);
     struct ps_output_close close;
+    bool is_open = out.is_open;
 
+    if (c->kind != PS_CONN_LOCAL) {
+        c->path.queued = out.queued;
+        c->path.by_reference = out.is_by_reference;
+    }
     /* One that is not open writes its remaining output, and closes. */
-    while (ps_conn_is_open(c->conn) &&
-           ps_output_update(&c->output, ps_conn_memory(c->conn), &close)) {
+    while (is_open && ps_output_update(&c->output, out.memory, &close)) {
         carry_out(&close);
+        is_open = ps_conn_is_open(c->conn);
     }
 }
 
@@ -67,7 +73,7 @@ void driver_relieve(struct ps_driver *d)
 {
     struct ps_output_close close;
 
-    if (!ps_alloc_is_starved() || ps_output_is_evicting(&d->output)) {
+    if (ps_output_is_evicting(&d->output)) {
         return;
     }
     if (ps_alloc_reserve(PS_RESERVE_BYTES)) {

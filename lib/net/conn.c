@@ -464,30 +464,20 @@ bool ps_conn_is_paused(const struct ps_conn *c)
     return c->reader.phase == PS_FRAME_PAUSED;
 }
 
-bool ps_conn_refers_to_arenas(const struct ps_conn *c)
-{
-    return c->shm != NULL && c->shm->may_refer;
-}
-
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)
 {
     assert(c->is_handshake_done);
     return (enum ps_role)__builtin_ctz(c->peer_roles);
 }
 
-uint64_t ps_conn_frames(const struct ps_conn *c)
+struct ps_conn_output ps_conn_output(const struct ps_conn *c)
 {
-    return c->stats.frames_in;
-}
-
-uint64_t ps_conn_queued(const struct ps_conn *c)
-{
-    return c->writer.queued;
-}
-
-uint64_t ps_conn_memory(const struct ps_conn *c)
-{
-    return c->writer.queued_memory;
+    return (struct ps_conn_output){
+        .is_open = c->state == CONN_OPEN,
+        .queued = c->writer.queued,
+        .memory = c->writer.queued_memory,
+        .is_by_reference = c->shm != NULL && c->shm->may_refer,
+    };
 }
 
 const char *ps_conn_peer(const struct ps_conn *c)

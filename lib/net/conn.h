@@ -52,7 +52,7 @@ struct ps_conn_ops {
     /* A whole frame has arrived; `msg` is borrowed. */
     void (*frame)(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
                   uint64_t len);
-    /* Output progressed outside a ps_conn_flush() of the user; `queued` bytes
+    /* Output progressed, other than by ps_conn_flush(); `queued` bytes
      * remain. */
     void (*sent)(void *ctx, struct ps_conn *c, uint64_t queued);
     /* Last callback; ps_conn_free() is allowed from now on. */
@@ -128,6 +128,9 @@ PS_MUST_USE int ps_conn_send(struct ps_conn *c,
 /* Writes as much as the kernel accepts; the rest follows from the loop. To be
  * called when a batch is complete. True if any byte was written. */
 bool ps_conn_flush(struct ps_conn *c);
+/* The same, and calls `sent` if any byte was written and the connection is
+ * open, which it returns. */
+bool ps_conn_flush_and_report(struct ps_conn *c);
 
 /* Continues after `header` returned PS_E_AGAIN: calls it again and handles the
  * input that has arrived. Not from a callback. */
@@ -173,17 +176,21 @@ bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses);
 bool ps_conn_is_open(const struct ps_conn *c);
 bool ps_conn_is_handshake_done(const struct ps_conn *c);
 bool ps_conn_is_paused(const struct ps_conn *c);
-/* Large payloads are sent by reference: the peer reported that it can read
- * them. */
-bool ps_conn_refers_to_arenas(const struct ps_conn *c);
 /* After the handshake. */
 enum ps_role ps_conn_peer_role(const struct ps_conn *c);
-uint64_t ps_conn_queued(const struct ps_conn *c);
-/* Bytes of memory that queued and unreleased frames take: blocks of frames, and
- * the `memory` of each frame. */
-uint64_t ps_conn_memory(const struct ps_conn *c);
-/* Frames that have arrived, including the one being delivered. */
-uint64_t ps_conn_frames(const struct ps_conn *c);
+
+struct ps_conn_output {
+    bool is_open;    /* As ps_conn_is_open(). */
+    uint64_t queued; /* Bytes not written, and payloads not released. */
+    /* Bytes of memory that queued and unreleased frames take: blocks of frames,
+     * and the `memory` of each frame. */
+    uint64_t memory;
+    /* Large payloads are sent by reference: the peer reported that it can read
+     * them. */
+    bool is_by_reference;
+};
+struct ps_conn_output ps_conn_output(const struct ps_conn *c);
+
 const char *ps_conn_peer(const struct ps_conn *c);
 /* NULL: the connection is not encrypted. */
 const struct ps_tls_session *ps_conn_session(const struct ps_conn *c);
@@ -193,8 +200,8 @@ const char *ps_conn_reason(const struct ps_conn *c);
 struct ps_conn_stats {
     uint64_t bytes_in;
     uint64_t bytes_out;
-    uint64_t frames_in;
-    uint64_t reads; /* System calls. */
+    uint64_t frames_in; /* Including the one being delivered. */
+    uint64_t reads;     /* System calls. */
     uint64_t writes;
     uint64_t copied;        /* Payload bytes that passed through staging. */
     uint64_t by_reference;  /* Payload bytes copied from the peer's memory. */

@@ -325,5 +325,3 @@ void conn_readable(struct ps_conn *c);
 void conn_writable(struct ps_conn *c);
 /* Writes within the slot's share of the link. */
 void conn_write_slot(struct ps_send_slot *slot);
-/* Writes what is queued, and reports progress to the user. */
-void conn_flush_and_report(struct ps_conn *c);

@@ -548,7 +548,7 @@ static void submit_large_payload(struct ps_conn *c)
 static void send_release(struct ps_conn *c)
 {
     conn_shm_send_release(c->shm);
-    conn_flush_and_report(c);
+    (void)ps_conn_flush_and_report(c);
 }
 
 /* Parses all staged bytes and delivers complete frames. */

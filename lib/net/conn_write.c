@@ -354,11 +354,14 @@ bool ps_conn_flush(struct ps_conn *c)
     return done > 0;
 }
 
-void conn_flush_and_report(struct ps_conn *c)
+bool ps_conn_flush_and_report(struct ps_conn *c)
 {
-    if (ps_conn_flush(c) && c->state == CONN_OPEN) {
+    const bool reports = ps_conn_flush(c) && c->state == CONN_OPEN;
+
+    if (reports) {
         c->ops->sent(c->ctx, c, c->writer.queued);
     }
+    return reports;
 }
 
 void conn_writable(struct ps_conn *c)
@@ -366,10 +369,11 @@ void conn_writable(struct ps_conn *c)
     if (c->output == CONN_BLOCKED) {
         set_output(c, CONN_WRITABLE);
     }
-    conn_flush_and_report(c);
+    (void)ps_conn_flush_and_report(c);
 }
 
 void conn_write_slot(struct ps_send_slot *slot)
 {
-    conn_flush_and_report(PS_CONTAINER(slot, struct ps_conn, tcp.send_slot));
+    (void)ps_conn_flush_and_report(
+        PS_CONTAINER(slot, struct ps_conn, tcp.send_slot));
 }

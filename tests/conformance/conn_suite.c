@@ -160,7 +160,7 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
 static void on_sent(void *ctx, struct ps_conn *c, uint64_t queued)
 {
     (void)ctx;
-    assert_int_equal(queued, ps_conn_queued(c));
+    assert_int_equal(queued, ps_conn_output(c).queued);
 }
 
 static void on_closed(void *ctx, struct ps_conn *c, int rc)
@@ -505,8 +505,8 @@ static void both_handshake(struct world *w)
     ps_conn_flush(w->a.conn);
     RUN_UNTIL(w, w->b.frames == 1);
     assert_int_equal(ps_conn_peer_role(w->b.conn), PS_ROLE_SERVER);
-    RUN_UNTIL(w, ps_conn_refers_to_arenas(w->a.conn) == by_shm &&
-                     ps_conn_refers_to_arenas(w->b.conn) == by_shm);
+    RUN_UNTIL(w, ps_conn_output(w->a.conn).is_by_reference == by_shm &&
+                     ps_conn_output(w->b.conn).is_by_reference == by_shm);
     w->a.frames = w->b.frames = 0;
     w->a.done = w->b.done = 0;
 }
@@ -536,7 +536,7 @@ static void large_payloads_are_not_copied(void **state)
     ps_conn_flush(w.b.conn);
     RUN_UNTIL(&w, w.a.frames == count);
     RUN_UNTIL(&w, w.b.done == count);
-    assert_int_equal(ps_conn_queued(w.b.conn), 0);
+    assert_int_equal(ps_conn_output(w.b.conn).queued, 0);
     assert_memory_equal(w.a.payload, buf->data, buf->size);
     ps_conn_stats(w.a.conn, &s);
     assert_true(s.copied * 1000 < count * buf->size);
@@ -681,7 +681,7 @@ static void urgent_frames_are_sent_first(void **state)
     ps_conn_flush(w.a.conn);
     RUN_UNTIL(&w, w.b.frames == 2);
     assert_int_equal(w.b.before_ack, 1);
-    RUN_UNTIL(&w, ps_conn_refers_to_arenas(w.b.conn) == by_shm);
+    RUN_UNTIL(&w, ps_conn_output(w.b.conn).is_by_reference == by_shm);
 
     w.a.payload_cap = 8 * MIB;
     w.a.payload = calloc(1, 8 * MIB);
@@ -698,7 +698,7 @@ static void urgent_frames_are_sent_first(void **state)
     RUN_UNTIL(&w, w.a.frames == 4 && w.b.done == 6);
     assert_int_equal(w.a.acks, 2 + 8);
     assert_int_equal(w.a.before_ack, 2);
-    assert_int_equal(ps_conn_queued(w.b.conn), 0);
+    assert_int_equal(ps_conn_output(w.b.conn).queued, 0);
     assert_memory_equal(w.a.payload, buf->data, buf->size);
     ps_buf_unref(buf);
     end(&w);
@@ -1467,14 +1467,14 @@ static void referenced_memory_is_held_until_released(void **state)
     ps_conn_flush(w.b.conn);
     RUN_UNTIL(&w, ps_conn_is_paused(w.a.conn));
     assert_int_equal(w.b.done, 0);
-    assert_int_equal(ps_conn_queued(w.b.conn), MIB);
+    assert_int_equal(ps_conn_output(w.b.conn).queued, MIB);
     memset(buf->data, 2, buf->size);
     w.a.header_rc = 0;
     ps_conn_resume(w.a.conn);
     assert_int_equal(w.a.frames, 1);
     assert_memory_equal(w.a.payload, buf->data, MIB);
     RUN_UNTIL(&w, w.b.done == 1);
-    assert_int_equal(ps_conn_queued(w.b.conn), 0);
+    assert_int_equal(ps_conn_output(w.b.conn).queued, 0);
     /* After the end of the connection no peer can read it. */
     w.a.header_rc = PS_E_AGAIN;
     assert_int_equal(send_msg(&w.b, &push, &slice), 0);
@@ -1711,7 +1711,8 @@ static void io_threads_read_and_write_at_once(void **state)
     assert_int_equal(w.a.acks, count);
     assert_memory_equal(w.a.payload, up->data, MIB);
     assert_memory_equal(w.b.payload, down->data, 3 * MIB);
-    assert_int_equal(ps_conn_queued(w.a.conn) + ps_conn_queued(w.b.conn), 0);
+    assert_int_equal(
+        ps_conn_output(w.a.conn).queued + ps_conn_output(w.b.conn).queued, 0);
     ps_conn_stats(w.b.conn, &s);
     assert_in_range(s.moved_by_pool, s.bytes_in, s.bytes_in + s.bytes_out);
     ps_buf_unref(up);

@@ -135,10 +135,12 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
 {
     struct run *r = ctx;
     struct frame *f = &r->frames[r->frame_count++];
+    struct ps_conn_stats stats;
     int fd;
 
     assert(r->frame_count <= FRAMES_MAX && ps_conn_is_handshake_done(c));
-    assert(ps_conn_frames(c) == r->frame_count);
+    ps_conn_stats(c, &stats);
+    assert(stats.frames_in == r->frame_count);
     *f = (struct frame){.code = (uint8_t)msg->code,
                         .has_payload = r->place != NULL,
                         .payload_len = len,
@@ -155,7 +157,7 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
 static void on_sent(void *ctx, struct ps_conn *c, uint64_t queued)
 {
     (void)ctx;
-    assert(queued == ps_conn_queued(c));
+    assert(queued == ps_conn_output(c).queued);
 }
 
 static void on_closed(void *ctx, struct ps_conn *c, int rc)
