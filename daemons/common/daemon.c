@@ -127,7 +127,8 @@ static int start_compute(struct daemon *d)
                    : ps_exit_refused("cannot start", "compute threads", rc);
 }
 
-/* Logs that the device has failed, once, and brings its figures up to date. */
+/* Logs that the device has failed, once, and brings its figures up to date.
+ * There is a device, or memory of one that is shared. */
 static void check_compute(struct daemon *d)
 {
     struct daemon_compute *c = &d->compute;
@@ -261,7 +262,9 @@ static void on_idle(void *ctx)
                               ps_alloc_bytes())) {
         daemon_trim_memory(d);
     }
-    check_compute(d);
+    if (d->compute.device != NULL || d->compute.share != NULL) {
+        check_compute(d);
+    }
     if (!d->is_serving &&
         (d->spec->ready == NULL || d->spec->ready(d->app.self))) {
         daemon_report_serving(d);

@@ -142,8 +142,10 @@ static ssize_t unix_read(struct ps_transport *t, struct iovec *iov, int count)
                        .msg_control = control.bytes,
                        .msg_controllen = sizeof(control.bytes)};
     ssize_t n = receive_message(t->fd, &m);
+    const bool has_fds = m.msg_controllen > 0 ||
+                         (m.msg_flags & MSG_CTRUNC) != 0;
 
-    if (n > 0 && !queue_fds(t, &m, (size_t)n)) {
+    if (n > 0 && has_fds && !queue_fds(t, &m, (size_t)n)) {
         errno = ECANCELED;
         return -1;
     }

@@ -209,25 +209,6 @@ void ps_worker_free(struct ps_worker *w)
     uv_close((uv_handle_t *)&w->async, handle_closed);
 }
 
-/* Bytes that the job reads and writes; saturates. */
-static uint64_t job_bytes(const struct ps_job *job)
-{
-    uint64_t n = ps_dtype_size(job->dtype);
-
-    if (!ps_mul_u64(n, job->count, &n) ||
-        !ps_mul_u64(n, (uint64_t)job->src_count + 1, &n)) {
-        return UINT64_MAX;
-    }
-    return n;
-}
-
-static uint64_t piece_bytes(const struct ps_worker *w, const struct ps_job *job)
-{
-    return w->device != NULL && ps_device_accepts(w->device, job)
-               ? DEVICE_PIECE_BYTES
-               : PIECE_BYTES;
-}
-
 /* Adds the task to those of the threads, or, if the device fails to begin, to
  * the small ones, which end with the error. */
 static void submit_to_threads(struct ps_worker *w, struct ps_worker_task *t,
@@ -254,10 +235,13 @@ static void submit_to_threads(struct ps_worker *w, struct ps_worker_task *t,
 /* Returns true if the loop's thread computes the task, between two frames. */
 static bool is_small(const struct ps_worker *w, const struct ps_worker_task *t)
 {
-    uint64_t bytes = job_bytes(t->job);
+    const struct ps_job *job = t->job;
+    uint64_t bytes; /* That the job reads and writes. */
 
     if (t->run != NULL ||
-        (w->device != NULL && ps_device_has_copies(w->device, t->job))) {
+        (w->device != NULL && ps_device_has_copies(w->device, job)) ||
+        !ps_mul_u64(ps_dtype_size(job->dtype), job->count, &bytes) ||
+        !ps_mul_u64(bytes, (uint64_t)job->src_count + 1, &bytes)) {
         return false;
     }
     return bytes <= w->inline_max ||
@@ -268,7 +252,11 @@ static bool is_small(const struct ps_worker *w, const struct ps_worker_task *t)
 void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
 {
     const struct ps_job *job = t->job;
-    uint64_t size = ps_dtype_size(job->dtype);
+    const uint64_t size = ps_dtype_size(job->dtype);
+    const uint64_t piece = w->device != NULL &&
+                                   ps_device_accepts(w->device, job)
+                               ? DEVICE_PIECE_BYTES
+                               : PIECE_BYTES;
 
     t->node = (struct ps_list_node){0};
     t->next = 0;
@@ -280,7 +268,7 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
         return;
     }
     t->step = t->run != NULL                ? t->run_step
-              : ps_kernel_is_divisible(job) ? piece_bytes(w, job) / size
+              : ps_kernel_is_divisible(job) ? piece / size
                                             : job->count;
     if (is_small(w, t)) {
         ps_list_push_back(&w->small_tasks, &t->node);
