@@ -253,7 +253,8 @@ static bool before_poll(void *ctx)
         d->opt.on_failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || busy_poll(d, now) || !driver_rings_sleep(d);
+    more = more || busy_poll(d, now) ||
+           (!ps_list_empty(&d->rings.all) && !driver_rings_sleep(d));
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick_timer, driver_deadline(d));
     }

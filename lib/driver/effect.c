@@ -377,7 +377,9 @@ void driver_feed(struct ps_driver *d, struct ps_event *ev)
     }
     d->fx.cause = ev->conn;
     rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
-    driver_apply_effects(d);
+    if (d->fx.count > 0) {
+        driver_apply_effects(d);
+    }
     d->fx.cause = 0;
     d->fx.closed_source = 0;
     d->is_stepping = false;

@@ -239,13 +239,13 @@ static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
 
 /* ----------------------------------------------------------------- delivery */
 
-/* Closes if a descriptor is left whose bytes are all parsed: no message has
- * claimed it. */
+/* Closes if the bytes of the oldest descriptor that is left are all parsed: no
+ * message has claimed it. */
 static void check_stray_fds(struct ps_conn *c)
 {
     const struct ps_transport *t = &c->transport;
 
-    if (c->state == CONN_OPEN && t->fd_count > 0 &&
+    if (c->state == CONN_OPEN &&
         t->fds[0].end <= t->bytes_read - c->reader.staged) {
         ps_conn_close(c, PS_E_PROTO,
                       "file descriptor with a message that carries none");
@@ -274,7 +274,9 @@ static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
     }
     c->ops->frame(c->ctx, c, msg, r->prefix.payload_len);
     set_phase(r, PS_FRAME_HEAD);
-    check_stray_fds(c);
+    if (c->transport.fd_count > 0) {
+        check_stray_fds(c);
+    }
     if (first && c->shm != NULL && c->dialled && c->state == CONN_OPEN) {
         conn_shm_send_caps(c->shm);
         (void)ps_conn_flush(c);
@@ -370,7 +372,9 @@ static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
         conn_shm_send_caps(c->shm);
         (void)ps_conn_flush(c);
     }
-    check_stray_fds(c);
+    if (c->transport.fd_count > 0) {
+        check_stray_fds(c);
+    }
 }
 
 static void header_done(struct ps_conn *c, const uint8_t *header)
@@ -456,13 +460,13 @@ static bool parse_long_header(struct ps_conn *c)
     return true;
 }
 
-/* Parses one frame head. False: more bytes are needed, or the connection is
- * closing. */
+/* Parses one frame head, whose prefix is staged. False: more bytes are needed,
+ * or the connection is closing. */
 static bool parse_head(struct ps_conn *c)
 {
     struct ps_frame_reader *r = &c->reader;
 
-    if (r->staged < PS_FRAME_PREFIX || !parse_prefix(c)) {
+    if (!parse_prefix(c)) {
         return false;
     }
     const uint8_t *header = r->staging + r->staging_from + PS_FRAME_PREFIX;
@@ -567,7 +571,7 @@ static void parse_staged(struct ps_conn *c)
         } else if (r->phase == PS_FRAME_LONG_HEADER) {
             more = parse_long_header(c);
         } else {
-            more = parse_head(c);
+            more = r->staged >= PS_FRAME_PREFIX && parse_head(c);
         }
     }
     if (c->state != CONN_OPEN) {

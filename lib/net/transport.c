@@ -46,31 +46,11 @@ int ps_transport_pop_fd(struct ps_transport *t)
     return fd;
 }
 
-static ssize_t receive_message(int fd, struct msghdr *m)
-{
-    ssize_t n;
-
-    do {
-        n = recvmsg(fd, m, MSG_CMSG_CLOEXEC);
-    } while (n < 0 && errno == EINTR);
-    return n;
-}
-
-static ssize_t send_message(int fd, const struct msghdr *m)
-{
-    ssize_t n;
-
-    do {
-        n = sendmsg(fd, m, MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    return n;
-}
-
 static ssize_t tcp_read(struct ps_transport *t, struct iovec *iov, int count)
 {
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
 
-    return receive_message(t->fd, &m);
+    return TEMP_FAILURE_RETRY(recvmsg(t->fd, &m, 0));
 }
 
 static ssize_t tcp_write(struct ps_transport *t, struct iovec *iov, int count,
@@ -79,7 +59,7 @@ static ssize_t tcp_write(struct ps_transport *t, struct iovec *iov, int count,
     const struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
 
     (void)pass_fd;
-    return send_message(t->fd, &m);
+    return TEMP_FAILURE_RETRY(sendmsg(t->fd, &m, MSG_NOSIGNAL));
 }
 
 /* True if a descriptor is available. MSG_CTRUNC does not tell whether the
@@ -141,7 +121,7 @@ static ssize_t unix_read(struct ps_transport *t, struct iovec *iov, int count)
                        .msg_iovlen = (size_t)count,
                        .msg_control = control.bytes,
                        .msg_controllen = sizeof(control.bytes)};
-    ssize_t n = receive_message(t->fd, &m);
+    ssize_t n = TEMP_FAILURE_RETRY(recvmsg(t->fd, &m, MSG_CMSG_CLOEXEC));
     const bool has_fds = m.msg_controllen > 0 ||
                          (m.msg_flags & MSG_CTRUNC) != 0;
 
@@ -171,7 +151,7 @@ static ssize_t unix_write(struct ps_transport *t, struct iovec *iov, int count,
         h->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(h), &pass_fd, sizeof(int));
     }
-    return send_message(t->fd, &m);
+    return TEMP_FAILURE_RETRY(sendmsg(t->fd, &m, MSG_NOSIGNAL));
 }
 
 const struct ps_transport_ops ps_transport_tcp = {
