@@ -467,6 +467,31 @@ static void other_messages_about_partitions_of_others_are_refused(void **state)
     end_bench(&b);
 }
 
+/* A server asks for the state of a partition that it was given by a placement of
+ * which this agent has not heard. */
+static void requests_for_state_may_precede_the_placement(void **state)
+{
+    struct ps_rec_part part = part_of(0, 0, 0);
+    struct ps_msg m = {.code = PS_MSG_REFUSE,
+                       .refuse = {.gen = GEN,
+                                  .epoch = 1000,
+                                  .error = PS_E_STALE,
+                                  .text = "",
+                                  .parts = &part,
+                                  .parts_count = 1}};
+    struct bench b;
+
+    (void)state;
+    meet_liar(&b);
+    lie(&b, m, 0);
+    assert_int_equal(refused(&b), 0);
+    m.refuse.epoch = 0;
+    lie(&b, m, 0);
+    assert_int_equal(refused(&b), 1);
+    end_honest_round(&b);
+    end_bench(&b);
+}
+
 /* The connection ends at the 16th such message, and is dialled again later. */
 static void server_that_goes_on_lying_is_cut_off(void **state)
 {
@@ -548,6 +573,7 @@ int main(void)
         cmocka_unit_test(values_of_other_owners_are_refused),
         cmocka_unit_test(values_that_are_not_due_are_ignored),
         cmocka_unit_test(other_messages_about_partitions_of_others_are_refused),
+        cmocka_unit_test(requests_for_state_may_precede_the_placement),
         cmocka_unit_test(server_that_goes_on_lying_is_cut_off),
         cmocka_unit_test(results_are_recalled_from_a_previous_owner),
     };

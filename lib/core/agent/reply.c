@@ -39,15 +39,20 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
 
 /* --------------------------------------------------------------- authority */
 
-/* Returns true if the server may have owned a partition that has moved: its
- * message crossed with the news of the next owner. Rule M8: a server asks for
- * the state of a partition that came back to it, also agents that have opened
- * the key since. */
-static bool may_be_previous_owner(const struct ps_agent_server *s,
-                                  const struct ps_agent_part *p, unsigned code)
+/* Returns true if the server may have owned a partition that has moved, or may
+ * own it by now: its message crossed with the news of the next owner. Rule M8: a
+ * server asks for the state of a partition that came to it, also agents that
+ * have opened the key since, and those that have not heard of its placement. */
+static bool may_be_other_owner(const struct ps_agent_server *s,
+                               const struct ps_agent_part *p,
+                               const struct ps_msg *m)
 {
+    if (m->code == PS_MSG_REFUSE && m->refuse.error == PS_E_STALE &&
+        m->refuse.epoch > p->key->placement_epoch) {
+        return true;
+    }
     return p->owner_changed &&
-           (code == PS_MSG_REFUSE ||
+           (m->code == PS_MSG_REFUSE ||
             ps_map_get(p->key->job->send_queues, s->node) != NULL);
 }
 
@@ -74,7 +79,7 @@ find_foreign_part(const struct ps_agent_server *s, const struct ps_msg *m,
         }
         if (k != NULL && index < k->part_count &&
             k->parts[index].owner_node != s->node &&
-            !may_be_previous_owner(s, &k->parts[index], m->code)) {
+            !may_be_other_owner(s, &k->parts[index], m)) {
             return &k->parts[index];
         }
     }
