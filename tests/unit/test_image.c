@@ -95,6 +95,52 @@ static void an_image_that_travels_in_pieces_is_the_same(void **state)
     }
 }
 
+struct wrong {
+    const char *what;
+    uint64_t *number; /* 64 bits of the image or of its lengths. */
+    uint64_t value;
+};
+
+/* Each number of an image by itself. */
+static void images_with_a_wrong_number_are_refused(void **state)
+{
+    struct ps_store st;
+    struct ps_rec_part_image im;
+    uint64_t lens[PS_PART_BUFFERS];
+    struct ps_msg_part_chunk m = {0};
+
+    (void)state;
+    ps_store_init(&st);
+    ps_image_write(make_part(&st), lens, &m);
+    im = *m.image;
+    m.image = &im;
+    const struct wrong wrong[] = {
+        {"version", &im.version, PS_ROUND_MAX + 1},
+        {"value", &lens[PS_PART_BUFFER_VALUE], COUNT * 2 + 1},
+        {"accumulated", &lens[PS_PART_BUFFER_ACCUMULATED], COUNT * 2 - 1},
+        {"no accumulated", &lens[PS_PART_BUFFER_ACCUMULATED], 0},
+        {"encoded", &lens[PS_PART_BUFFER_ENCODED], 4},
+        {"state", &lens[PS_PART_BUFFER_STATE_0], COUNT * 2},
+        {"master", &lens[PS_PART_BUFFER_MASTER], COUNT * 4 + 4},
+    };
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        const uint64_t right = *wrong[i].number;
+
+        assert_true(ps_image_is_valid(&m, 2));
+        *wrong[i].number = wrong[i].value;
+        if (ps_image_is_valid(&m, 2)) {
+            fail_msg("valid in spite of its number of %s", wrong[i].what);
+        }
+        *wrong[i].number = right;
+    }
+    im.step_offset = -(int64_t)im.version - 1;
+    assert_false(ps_image_is_valid(&m, 2));
+    im.step_offset = (int64_t)PS_ROUND_MAX + 1;
+    assert_false(ps_image_is_valid(&m, 2));
+    ps_store_fini(&st);
+}
+
 static int use(const struct ps_part *part, bool has_optimizer,
                enum ps_image_use to)
 {
@@ -149,6 +195,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_image_that_travels_in_pieces_is_the_same),
+        cmocka_unit_test(images_with_a_wrong_number_are_refused),
         cmocka_unit_test(kinds_of_partitions_allow_different_uses),
         cmocka_unit_test(states_and_master_weights_are_saved),
     };

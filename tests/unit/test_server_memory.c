@@ -443,6 +443,21 @@ static void partitions_of_a_job_are_charged_and_reported(void **state)
     world_free(w);
 }
 
+/* Not at once: the next job may need it. */
+static void memory_of_an_ended_job_goes_back_to_the_system(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    push(&w->agents[0], 1, 1);
+    sched_end(w);
+    world_run(w, PS_TRIM_WAIT / 2);
+    assert_false(ps_pool_trim_some(w->pool, 0));
+    world_run(w, PS_TRIM_WAIT);
+    assert_true(ps_pool_trim_some(w->pool, 0));
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -455,6 +470,7 @@ int main(void)
         cmocka_unit_test(slot_that_the_next_round_lacks_has_credit),
         cmocka_unit_test(parts_that_can_never_have_memory_fail_with_a_text),
         cmocka_unit_test(step_that_can_never_have_memory_fails_with_a_text),
+        cmocka_unit_test(memory_of_an_ended_job_goes_back_to_the_system),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
