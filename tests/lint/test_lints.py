@@ -20,6 +20,9 @@ import waits
 import wire
 import words
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
+import plant  # noqa: E402
+
 CC = sys.argv[1] if len(sys.argv) > 1 else "cc"
 
 
@@ -526,6 +529,19 @@ def wrong_numbers_of_rules_are_found(root):
         "docs/protocol.md:8: rule B6 follows B4"], rules.found_in(root)
     tree(root, {"docs/protocol.md": "No rule.\n"})
     assert rules.found_in(root)[0] == ["docs/protocol.md: no rule read"]
+
+
+def planted_bugs_without_a_place_are_found(root):
+    plant.check_plants(tree(root, {"a.c": "f( x );\ng();\n"}),
+                       {"one": [("a.c", "f(x);", "")]})
+    for text in ("", "f(x); f(x);"):
+        try:
+            plant.check_plants(tree(root, {"a.c": text}),
+                               {"one": [("a.c", "f(x);", "")]})
+        except SystemExit as e:
+            assert "a.c no longer holds" in str(e)
+        else:
+            assert False, text
 
 
 def unused_terms_are_found(root):
