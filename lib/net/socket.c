@@ -118,11 +118,12 @@ int ps_listen_tcp(const char *host, uint16_t port, int backlog, int *ret_fd,
 int ps_listen_adopt(int fd, const char *host, uint16_t port, uint16_t *ret_port)
 {
     struct sockaddr_storage wanted;
-    struct sockaddr_storage actual = {0};
+    struct sockaddr_storage actual;
     socklen_t len = sizeof(actual);
     char texts[2][PS_ADDRESS_MAX + 1];
     int rc;
 
+    memset(&actual, 0, sizeof(actual)); /* Short if it is of another family. */
     if (getsockname(fd, (struct sockaddr *)&actual, &len) != 0) {
         return ps_err_from_errno(errno);
     }
