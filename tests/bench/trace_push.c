@@ -31,7 +31,7 @@ struct arrays {
 static void open_arrays(const struct job *j, struct arrays *a, size_t bytes)
 {
     uint64_t count = bytes / sizeof(float);
-    char name[16];
+    char name[24];
 
     for (size_t i = 0; i < a->count; i++) {
         JOB_CHECK(j, psc_alloc(j->client, bytes, &a->src[i]));

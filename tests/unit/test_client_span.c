@@ -15,6 +15,9 @@ static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
+    if (f == NULL) {
+        return -1;
+    }
     fixture_begin(f, 0);
     *state = f;
     return 0;
