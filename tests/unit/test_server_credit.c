@@ -139,6 +139,41 @@ static void a_push_that_ends_an_attempt_is_held(void **state)
     world_free(w);
 }
 
+/* The same for the parts behind the one that ends an attempt. */
+static void parts_behind_the_end_of_an_attempt_are_held(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .credit_window = FIRST, .credit_first = FIRST});
+    struct agent *a = &w->agents[0];
+    const size_t len = FIRST / 4;
+    char *data = ps_calloc(2, len);
+    struct ps_rec_part parts[2];
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        parts[i] = (struct ps_rec_part){
+            .key = i, .round = 1, .count = (uint32_t)(len / 4)};
+    }
+    agent_push(a, &(struct push_options){
+                      .round = 1, .count = parts[0].count, .data = data});
+    a->sent += 2 * len;
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH,
+                                .push = {.gen = GEN,
+                                         .incarnation = a->incarnation,
+                                         .weight = 1,
+                                         .needs_value = true,
+                                         .retry = 1,
+                                         .parts = parts,
+                                         .parts_count = 2}},
+               data, 2 * len);
+    world_run_until_idle(w);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 2 * len);
+    assert_true(a->credit + 2 * len <= a->sent + FIRST);
+    ps_free(data);
+    world_free(w);
+}
+
 /* Credit is counted for pushes of unknown jobs, too; if these are very many,
  * the counts of a known job stay. */
 static void unknown_jobs_leave_the_credit_of_known_ones(void **state)
@@ -186,6 +221,7 @@ int main(void)
         cmocka_unit_test(unknown_jobs_leave_the_credit_of_known_ones),
         cmocka_unit_test(refused_bytes_do_not_use_up_credit),
         cmocka_unit_test(a_push_that_ends_an_attempt_is_held),
+        cmocka_unit_test(parts_behind_the_end_of_an_attempt_are_held),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

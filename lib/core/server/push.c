@@ -409,8 +409,12 @@ static void accept_contributions(struct ps_server_step *st,
         reclaim_memory(st, q);
     }
     ps_server_refusal_begin(st, q, &refusal);
+    /* Parts that are not accepted yet count as held: what happens to those before
+     * them may be answered with credit. */
+    slot->unmerged_bytes += q->bytes;
     for (uint32_t i = 0; i < q->count; i++) {
         read_part(&in, i);
+        slot->unmerged_bytes -= in.payload_bytes;
         int rc = accept_contribution(st, &in, &refusal.conflict);
 
         if (rc != 0) {
