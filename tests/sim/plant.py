@@ -335,7 +335,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/migration: requests no state of a partition that returns": [
         ("lib/core/server/migration.c",
-         "begin_return(st, slot, mv);",
+         "begin_return(st, slot, mv, epoch);",
          """        (void)begin_return;
         ps_server_migration_end(mv);"""),
     ],

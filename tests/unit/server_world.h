@@ -39,6 +39,7 @@ struct seen {
     uint32_t refusals;
     int error;                  /* Error of the last refusal. */
     uint32_t retry;             /* Its retry number. */
+    uint32_t epoch;             /* Its epoch. */
     uint32_t conflict_slots[8]; /* Slots that it names. */
     uint32_t conflict_slot_count;
     bool assign;
@@ -270,6 +271,7 @@ static inline void agent_on_msg(struct agent *a, const struct ps_msg *msg,
             s->refusals++;
             s->error = msg->refuse.error;
             s->retry = msg->refuse.retry;
+            s->epoch = msg->refuse.epoch;
             s->assign = msg->refuse.conflict_assign;
             s->conflict_slot_count = msg->refuse.conflict_slots_count;
             for (uint32_t n = 0; n < s->conflict_slot_count && n < 8; n++) {

@@ -251,6 +251,8 @@ static void old_owner_continues_when_the_new_one_is_lost(void **state)
     a[1].seen[KEY].error = 0;
     restore_at(&a[0], 6, 1, NULL);
     assert_int_equal(a[1].seen[KEY].error, PS_E_STALE);
+    /* The server has not received it either: its map is older. */
+    assert_int_equal(a[1].seen[KEY].epoch, 6);
     a[0].seen[KEY].error = 0;
     agent_pull(&a[0], KEY, 1);
     assert_int_equal(a[0].seen[KEY].error, 0);

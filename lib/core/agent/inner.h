@@ -306,6 +306,7 @@ struct ps_agent_key {
     uint32_t declared_by; /* Local rank that was the first. */
     struct ps_agent_disagreement *disagreement; /* NULL: there was none. */
     uint32_t placement_epoch;
+    bool is_reassigned; /* A partition has had another owner. */
     struct ps_agent_key_opening opening;
     struct ps_agent_key_charge charge;
 };

@@ -539,6 +539,7 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
     key_set_state(k, PS_AGENT_KEY_OPEN);
     k->number = m->key;
     k->placement_epoch = m->epoch;
+    k->is_reassigned = m->is_reassigned;
     ps_map_put(k->job->keys, k->number, k);
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->parts[i].owner_node != 0) {

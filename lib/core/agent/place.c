@@ -207,6 +207,7 @@ void ps_agent_place_apply(struct ps_agent_step *st, struct ps_agent_key *k,
         return;
     }
     k->placement_epoch = m->epoch;
+    k->is_reassigned = k->is_reassigned || m->is_reassigned;
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (!read_placement_part(payload, i, &row) ||
             k->parts[i].count != row.count) {

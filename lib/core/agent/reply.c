@@ -41,14 +41,15 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
 
 /* Returns true if the server may have owned a partition that has moved, or may
  * own it by now: its message crossed with the news of the next owner. Rule M8: a
- * server asks for the state of a partition that came to it, also agents that
- * have opened the key since, and those that have not heard of its placement. */
+ * server asks all slots for the state of a partition that came to it, also agents
+ * that have opened the key since, those that have not heard of its placement, and
+ * those that know a later one. */
 static bool may_be_other_owner(const struct ps_agent_server *s,
                                const struct ps_agent_part *p,
                                const struct ps_msg *m)
 {
     if (m->code == PS_MSG_REFUSE && m->refuse.error == PS_E_STALE &&
-        m->refuse.epoch > p->key->placement_epoch) {
+        (p->key->is_reassigned || m->refuse.epoch > p->key->placement_epoch)) {
         return true;
     }
     return p->owner_changed &&

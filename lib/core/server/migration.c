@@ -154,10 +154,11 @@ int ps_server_migration_check_use(const struct ps_server_slot *slot,
 }
 
 /* Rule M8: asks all slots but this one for their state; agents send it when
- * they are refused as stale. */
+ * they are refused as stale. They know by the epoch of the placement that this
+ * server may ask, even if they have heard of it no more than the server. */
 static void begin_return(struct ps_server_step *st,
                          const struct ps_server_slot *slot,
-                         struct ps_server_migration *mv)
+                         struct ps_server_migration *mv, uint32_t epoch)
 {
     struct ps_server_job *job = slot->job;
     const struct ps_rec_part rec = {.key = mv->key, .index = mv->index};
@@ -166,6 +167,7 @@ static void begin_return(struct ps_server_step *st,
     mv->role = MIG_BACK;
     ps_bits_init(&mv->reported, job->slot_count);
     ps_server_refusal_init(&refusal);
+    refusal.epoch = epoch;
     ps_server_refusal_add(&refusal, &rec, PS_E_STALE, 0);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
@@ -194,7 +196,7 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
         return PS_E_STALE;
     }
     if (mv->role == MIG_AWAY) {
-        begin_return(st, slot, mv);
+        begin_return(st, slot, mv, epoch);
     }
     return 0;
 }

@@ -183,6 +183,7 @@ void ps_server_refusal_init(struct ps_server_refusal *r)
     r->conflict.slot_count = 0;
     r->conflict.reduce = PS_REDUCE_SUM;
     r->conflict.assign = false;
+    r->epoch = 0;
     r->text_rc = 0;
 }
 
@@ -236,7 +237,8 @@ void ps_server_refusal_send(struct ps_server_step *st,
         struct ps_msg m = {
             .code = PS_MSG_REFUSE,
             .refuse = {.gen = to->gen,
-                       .epoch = st->s->epoch,
+                       .epoch = r->epoch > st->s->epoch ? r->epoch
+                                                        : st->s->epoch,
                        .credit = ps_server_credit_announce(st->s, to),
                        .error = rc,
                        .text = rc == r->text_rc ? r->text : refusal_text(rc),

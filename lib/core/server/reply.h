@@ -38,6 +38,9 @@ struct ps_server_refusal {
     uint32_t count;
     /* Slots on the other side of a conflict, and their request. */
     struct ps_server_conflict conflict;
+    /* Epoch of the placement that it follows, which this server may not have
+     * heard of yet; 0: none. */
+    uint32_t epoch;
     /* Error that has a text of its own. If the payload found no memory, it also
      * replaces PS_E_DISCARDED. 0: none. */
     int text_rc;
