@@ -352,11 +352,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "agent/conflict: aborts attempts that servers may have committed": [
         ("lib/core/agent/conflict.c",
          """ps_agent_conflict_resend(st, k, 0);
-        return;
+        return false;
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {""",
          """        abort_round(st, k, d->text);
-        return;
+        return false;
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {"""),
     ],

@@ -99,10 +99,9 @@ static void contributions_are_summed_once_in_rank_order(void **state)
     end_bench(&b);
 }
 
-static void begin_growing(struct bench *b, uint32_t workers, uint32_t servers)
+/* Of a bench whose job is described. */
+static void grow(struct bench *b, uint32_t workers, uint32_t servers)
 {
-    memset(b, 0, sizeof(*b));
-    b->fails_on_loss = true;
     restart_bench(b, workers, servers);
     open_key(b, 0, 3, 8192, servers == 0 ? 0 : SERVER_NODE);
     feed_tick(b);
@@ -112,6 +111,13 @@ static void begin_growing(struct bench *b, uint32_t workers, uint32_t servers)
     for (uint32_t w = 0; w < workers; w++) {
         share_region(b, w, (size_t)3 * 8192 * 4);
     }
+}
+
+static void begin_growing(struct bench *b, uint32_t workers, uint32_t servers)
+{
+    memset(b, 0, sizeof(*b));
+    b->fails_on_loss = true;
+    grow(b, workers, servers);
 }
 
 static void copied_partitions_are_pushed(void **state)
@@ -2433,6 +2439,62 @@ static void a_round_goes_on_when_its_init_fails(void **state)
     end_bench(&b);
 }
 
+/* The same for the ranks' declarations of the key itself: a push of an async job,
+ * and a round to which a lost process has contributed. */
+static void pushes_go_on_when_the_init_of_a_disputed_key_fails(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        struct bench b = {.is_async = async != 0};
+
+        grow(&b, 2, 1);
+        submit_init(&b, 0, 7);
+        submit_push(&b, 0, 0, 1, 0);
+        submit_push(&b, 1, 0, 1, 0);
+        if (!b.is_async) {
+            feed_event(&b, (struct ps_event){.type = PS_EV_CLOSED,
+                                             .conn = WORKER_CONN + 1});
+        }
+        run_computations(&b);
+        assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+        deliver_disagreement(&b, "0", 1, "both");
+        run_computations(&b);
+        assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+        end_bench(&b);
+    }
+}
+
+/* An array whose init has failed is no value: the worker may change it. */
+static void a_failed_init_without_servers_sets_no_value(void **state)
+{
+    (void)state;
+    for (int pushes = 0; pushes < 2; pushes++) {
+        struct bench b;
+
+        begin_growing(&b, 2, 0);
+        submit_init(&b, 0, 7);
+        assert_true(b.computation_count > 0);
+        for (uint32_t w = 0; pushes > 0 && w < 2; w++) {
+            submit_push(&b, w, 0, 1, 0);
+        }
+        declare_as(&b, 1, 5);
+        assert_int_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0)
+                             ->packet->msg->l_done.error,
+                         PS_E_MISMATCH);
+        run_computations(&b);
+        if (pushes > 0) {
+            assert_int_equal(last_op_done(&b, 0)->error, 0);
+            assert_int_equal(last_op_done(&b, 1)->version, 1);
+        } else {
+            submit_init(&b, 0, 8);
+            assert_true(b.computation_count > 0);
+            run_computations(&b);
+            assert_int_equal(last_op_done(&b, 0)->error, 0);
+        }
+        end_bench(&b);
+    }
+}
+
 /* Optimizer and compression hold for all keys. */
 static void ranks_are_notified_once_that_the_optimizer_differs(void **state)
 {
@@ -2468,6 +2530,8 @@ int main(void)
             ranks_are_notified_once_that_a_key_was_declared_otherwise),
         cmocka_unit_test(an_init_that_was_sent_fails_as_a_whole),
         cmocka_unit_test(a_round_goes_on_when_its_init_fails),
+        cmocka_unit_test(pushes_go_on_when_the_init_of_a_disputed_key_fails),
+        cmocka_unit_test(a_failed_init_without_servers_sets_no_value),
         cmocka_unit_test(ranks_that_agree_again_are_not_notified),
         cmocka_unit_test(
             rounds_are_aborted_if_a_rank_declares_their_key_otherwise),

@@ -296,15 +296,15 @@ static void settle_notices_of(const struct ps_list *list,
 }
 
 /* Ends the attempt at the open round, which waits for a rank that has declared
- * the key otherwise, and the pulls that wait for it. */
-static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
+ * the key otherwise, and the pulls that wait for it. True: it goes on. */
+static bool end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
                         struct ps_agent_disagreement *d)
 {
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         const struct ps_agent_op *op = k->round.contribution[i];
 
         if (op != NULL && op->session == NULL) {
-            return; /* Its process has ended, and would not retry. */
+            return true; /* Its process has ended, and would not retry. */
         }
     }
     if (k->round.state == PS_AGENT_ROUND_COMPLETE) {
@@ -313,7 +313,7 @@ static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
         d->asked_round = k->round.number;
         d->asked_retry = ps_agent_round_retry(k) + 1;
         ps_agent_conflict_resend(st, k, 0);
-        return;
+        return false;
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         if (k->round.contribution[i] != NULL) {
@@ -325,6 +325,7 @@ static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
     settle_notices_of(&k->round.deferred_pushes, d);
     /* Nothing of it has left this node, so that it needs no retry number. */
     ps_agent_fail_key(st, k, PS_E_MISMATCH, d->text);
+    return false;
 }
 
 /* Ends pulls; a push with its pull goes on, because its gradient counts. */
@@ -341,20 +342,22 @@ static void end_pulls(struct ps_agent_step *st, struct ps_list *list,
     }
 }
 
-/* Ends the operations that wait for a rank that has declared the key
- * otherwise. */
-static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
+/* Ends the operations that wait for a rank that has declared the key otherwise.
+ * True: an init was among them, for which a round has waited that goes on. */
+static bool end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                             struct ps_agent_disagreement *d)
 {
+    const bool was_pending = k->init.pending_parts > 0;
+
     settle_notices_of(&k->init.ops, d);
     ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
     if (k->kind->has_rounds && k->kind->has_results &&
         ps_agent_round_is_open(k)) {
-        end_attempt(st, k, d);
-        return;
+        return end_attempt(st, k, d) && was_pending;
     }
     end_pulls(st, &k->pulls, d);
     end_pulls(st, &k->row_pulls, d);
+    return was_pending;
 }
 
 bool ps_agent_disagreement_on_msg(struct ps_agent_step *st,
@@ -377,10 +380,7 @@ bool ps_agent_disagreement_on_msg(struct ps_agent_step *st,
         return false;
     }
     make_notices_due(j, d, m->text);
-    if (k != NULL && ps_agent_key_is_open(k)) {
-        end_waiting_ops(st, k, d);
-    }
-    return k == NULL;
+    return k == NULL || (ps_agent_key_is_open(k) && end_waiting_ops(st, k, d));
 }
 
 bool ps_agent_disagreement_end_inits(struct ps_agent_step *st,
@@ -410,7 +410,7 @@ static void report_to_scheduler(struct ps_agent_step *st,
                                  .text = text}});
 }
 
-void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
+bool ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
                                       struct ps_agent_session *s,
                                       struct ps_agent_key *k, const char *text)
 {
@@ -421,13 +421,11 @@ void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
         d->notice[s->local_rank] = PS_AGENT_NOTICE_REFUSED;
         d->refused_count++;
     } else if (strcmp(d->text, text) == 0) {
-        return;
+        return false;
     }
     make_notices_due(k->job, d, text);
     report_to_scheduler(st, k, text);
-    if (ps_agent_key_is_open(k)) {
-        end_waiting_ops(st, k, d);
-    }
+    return ps_agent_key_is_open(k) && end_waiting_ops(st, k, d);
 }
 
 void ps_agent_disagreement_accept_key(struct ps_agent_step *st,
@@ -531,6 +529,7 @@ bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
     ps_effects_log_for(st->fx, &k->job->account, PS_LOG_NOTICE, "job %s %s",
                        k->job->name, t.data);
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, t.data);
-    ps_agent_disagreement_refuse_key(st, s, awaiting, t.data);
+    /* The round of that key is open, so that it waits for no init. */
+    (void)ps_agent_disagreement_refuse_key(st, s, awaiting, t.data);
     return true;
 }

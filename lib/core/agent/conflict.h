@@ -39,7 +39,8 @@ void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
 
 void ps_agent_disagreement_free(struct ps_agent_disagreement *d);
 /* Message of the scheduler about the key; `k` NULL: about the whole job. Returns
- * true if the inits of all keys of the job end. */
+ * true if the inits of all keys of the job end, or, of one key, if its init has
+ * ended and a round goes on that may have waited for it. */
 bool ps_agent_disagreement_on_msg(struct ps_agent_step *st,
                                   struct ps_agent_job *j,
                                   struct ps_agent_key *k,
@@ -48,9 +49,9 @@ bool ps_agent_disagreement_on_msg(struct ps_agent_step *st,
  * array may never come. Returns true if one was under way. */
 bool ps_agent_disagreement_end_inits(struct ps_agent_step *st,
                                      struct ps_agent_key *k);
-/* The declaration of the session's rank contradicts that of another local
- * rank. */
-void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
+/* The declaration of the session's rank contradicts that of another local rank.
+ * Returns true as ps_agent_disagreement_on_msg() of a key. */
+bool ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
                                       struct ps_agent_session *s,
                                       struct ps_agent_key *k, const char *text);
 /* The session's rank declares the key as the others do. */

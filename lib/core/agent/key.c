@@ -366,7 +366,9 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
     k = find_key_by_name(j, m->kind, m->name);
     if (k != NULL && !is_same_declaration(s, k, m, &t)) {
         send_key_info(st, &waiter, NULL, PS_E_MISMATCH, t.data);
-        ps_agent_disagreement_refuse_key(st, s, k, t.data);
+        if (ps_agent_disagreement_refuse_key(st, s, k, t.data)) {
+            ps_agent_round_after_init(st, k);
+        }
         return;
     }
     if (k != NULL) {
@@ -445,8 +447,13 @@ void ps_agent_key_on_disagreement(struct ps_agent_step *st,
             return; /* Refused, or not declared here. */
         }
     }
-    if (ps_agent_disagreement_on_msg(st, j, k, m)) {
+    if (!ps_agent_disagreement_on_msg(st, j, k, m)) {
+        return;
+    }
+    if (k == NULL) {
         end_inits_of_job(st, j);
+    } else {
+        ps_agent_round_after_init(st, k);
     }
 }
 

@@ -298,14 +298,15 @@ void ps_agent_round_on_commit(struct ps_agent_step *st, struct ps_agent_part *p,
     ps_agent_round_advance(st, p);
 }
 
-/* Returns true for an init, or when the round has not failed since: after a
- * failure workers may change their arrays. */
+/* Returns true if the init or the round has not failed since: after a failure
+ * workers may change their arrays. */
 static bool is_result_current(const struct ps_agent_computation *run)
 {
     const struct ps_agent_key *k = run->part->key;
 
-    return run->version == 0 || (k->round.state == PS_AGENT_ROUND_COMPLETE &&
-                                 run->round_starts == k->round.starts);
+    return run->version == 0 ? run->part->is_init
+                             : k->round.state == PS_AGENT_ROUND_COMPLETE &&
+                                   run->round_starts == k->round.starts;
 }
 
 void ps_agent_round_on_computed(struct ps_agent_step *st,
