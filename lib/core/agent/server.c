@@ -552,6 +552,9 @@ void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
                                                                 p->owner_node);
 
         ps_heap_remove(&f->heap, &p->queue_item);
+        /* The next one may need no credit. */
+        ps_agent_send_queue_wake(f);
+        ps_agent_server_touch(st->a, f->server);
     }
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
 }
