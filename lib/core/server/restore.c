@@ -433,7 +433,7 @@ static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
 
     ps_server_migration_end(mv);
     if (part != NULL && part->open_round != NULL && part->merge == NULL &&
-        ps_round_is_complete(&part->open_round->round)) {
+        ps_server_round_is_complete(part->open_round)) {
         ps_server_credit_mark_job(job);
         ps_server_merge_start(st, job, part);
     }
