@@ -265,6 +265,13 @@ static bool all_ops_ended(void *arg)
            c->gpu_transfers == 0;
 }
 
+static bool has_lost_agent(void *arg)
+{
+    const struct psc_client *c = arg;
+
+    return c->reattach.link != LINK_UP;
+}
+
 /* PS_E_CLOSED: the agent was lost before it received the message. */
 static int send_bye(struct psc_client *c)
 {
@@ -305,8 +312,11 @@ static void leave_locked(struct psc_client *c)
             lost = send_bye(c) == PS_E_CLOSED && c->rc == 0 &&
                    reattach_is_possible(c);
         }
-        if (lost) {
-            reattach_agent_lost(c);
+        /* The reader, which may be another thread, uses the ring until it has
+         * seen the end of the connection itself. */
+        if (lost &&
+            client_wait(c, has_lost_agent, c, deadline) == PS_E_TIMEOUT) {
+            lost = false;
         }
     } while (lost && client_ms_until(deadline) > 0);
     client_fail(c, PSC_E_CLOSED, "this worker has left the job");
@@ -354,7 +364,7 @@ void psc_close(struct psc_client *c)
     if (c == NULL) {
         return;
     }
-    if (c->is_forked) {
+    if (client_is_forked(c)) {
         free_client(c, true);
         return;
     }
@@ -370,37 +380,37 @@ void psc_close(struct psc_client *c)
 
 int psc_rank(const struct psc_client *c)
 {
-    return c == NULL      ? PSC_E_INVAL
-           : c->is_forked ? PSC_E_FORKED
-                          : (int)c->id.rank;
+    return c == NULL             ? PSC_E_INVAL
+           : client_is_forked(c) ? PSC_E_FORKED
+                                 : (int)c->id.rank;
 }
 
 int psc_size(const struct psc_client *c)
 {
-    return c == NULL      ? PSC_E_INVAL
-           : c->is_forked ? PSC_E_FORKED
-                          : (int)c->id.size;
+    return c == NULL             ? PSC_E_INVAL
+           : client_is_forked(c) ? PSC_E_FORKED
+                                 : (int)c->id.size;
 }
 
 int psc_local_rank(const struct psc_client *c)
 {
-    return c == NULL      ? PSC_E_INVAL
-           : c->is_forked ? PSC_E_FORKED
-                          : (int)c->id.local_rank;
+    return c == NULL             ? PSC_E_INVAL
+           : client_is_forked(c) ? PSC_E_FORKED
+                                 : (int)c->id.local_rank;
 }
 
 int psc_local_size(const struct psc_client *c)
 {
-    return c == NULL      ? PSC_E_INVAL
-           : c->is_forked ? PSC_E_FORKED
-                          : (int)c->id.local_size;
+    return c == NULL             ? PSC_E_INVAL
+           : client_is_forked(c) ? PSC_E_FORKED
+                                 : (int)c->id.local_size;
 }
 
 int psc_num_servers(const struct psc_client *c)
 {
-    return c == NULL      ? PSC_E_INVAL
-           : c->is_forked ? PSC_E_FORKED
-                          : (int)c->id.num_servers;
+    return c == NULL             ? PSC_E_INVAL
+           : client_is_forked(c) ? PSC_E_FORKED
+                                 : (int)c->id.num_servers;
 }
 
 const char *psc_strerror(int rc)

@@ -223,7 +223,7 @@ int psc_span_begin(struct psc_client *c, const char *name,
     }
     t = c->spans;
     *ret_span = (struct psc_span){.name = 0}; /* psc_span_end() refuses it. */
-    if (c->is_forked) {
+    if (client_is_forked(c)) {
         return PSC_E_FORKED;
     }
     number = find_name(
@@ -264,7 +264,7 @@ int psc_span_end(struct psc_client *c, struct psc_span *span)
     }
     t = c->spans;
     number = span->name;
-    if (c->is_forked) {
+    if (client_is_forked(c)) {
         return PSC_E_FORKED;
     }
     span->name = 0;

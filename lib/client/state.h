@@ -195,7 +195,9 @@ struct stall_request {
 
 struct psc_client {
     struct ps_list_node of_process; /* In the list of threads.c. */
-    bool is_forked; /* This is a forked child of the process that opened it. */
+    /* client_is_forked() has both. */
+    bool is_forked;
+    uint32_t mark;
     pthread_mutex_t lock;
     struct psc_options options;        /* The client owns the strings. */
     char token[PS_TOKEN_TEXT_MAX + 1]; /* "": none. */

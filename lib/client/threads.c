@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -37,13 +38,21 @@
 /* -------------------------------------------------------------- the process */
 
 static struct {
-    pthread_mutex_t lock;
-    struct ps_list clients; /* By of_process. */
+    pthread_mutex_t lock; /* Of the callers. */
     pid_t callers[THREADS_MAX];
     uint32_t caller_count;
     uint64_t drawn; /* Part of the process number; 0: none yet. */
+    /* Of the rest; taken after `lock`. A fork holds it, so calls of threads that
+     * other handlers of the fork wait for need it only to open and close. */
+    pthread_mutex_t clients_lock;
+    struct ps_list clients; /* By of_process. */
     bool watches_forks;
+    /* A page that the kernel wipes in a child, however it is made, before any
+     * handler runs there: the mark of clients opened since. NULL: no memory. */
+    uint32_t *mark;
+    uint32_t marks; /* Given so far. */
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER,
+             .clients_lock = PTHREAD_MUTEX_INITIALIZER,
              .clients = {{&process.clients.head, &process.clients.head}}};
 
 /* Of this thread; 0: it has not called yet. */
@@ -51,12 +60,12 @@ static _Thread_local pid_t own_tid;
 
 static void before_fork(void)
 {
-    pthread_mutex_lock(&process.lock);
+    pthread_mutex_lock(&process.clients_lock);
 }
 
 static void after_fork(void)
 {
-    pthread_mutex_unlock(&process.lock);
+    pthread_mutex_unlock(&process.clients_lock);
 }
 
 /* In a forked child, whose only thread is the one that forked. */
@@ -70,7 +79,35 @@ static void after_fork_in_child(void)
     own_tid = 0;
     process.caller_count = 0;
     ps_list_init(&process.clients);
+    pthread_mutex_init(&process.clients_lock, NULL);
     pthread_mutex_init(&process.lock, NULL);
+}
+
+/* Returns the mark of a client that this process opens; 0: there is none. */
+static uint32_t mark_process(void)
+{
+    if (process.mark == NULL) {
+        uint32_t *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (page == MAP_FAILED) {
+            return 0;
+        }
+        if (madvise(page, sizeof(*page), MADV_WIPEONFORK) != 0) {
+            munmap(page, sizeof(*page));
+            return 0;
+        }
+        process.mark = page;
+    }
+    if (*process.mark == 0) {
+        *process.mark = ++process.marks;
+    }
+    return *process.mark;
+}
+
+bool client_is_forked(const struct psc_client *c)
+{
+    return c->is_forked || (c->mark != 0 && c->mark != *process.mark);
 }
 
 void waiting_note_caller(void)
@@ -102,26 +139,27 @@ bool waiting_add_client(struct psc_client *c)
     if (own_tid == 0) {
         waiting_note_caller();
     }
-    pthread_mutex_lock(&process.lock);
+    pthread_mutex_lock(&process.clients_lock);
     process.watches_forks = process.watches_forks ||
                             pthread_atfork(before_fork, after_fork,
                                            after_fork_in_child) == 0;
     is_watched = process.watches_forks;
     if (is_watched) {
+        c->mark = mark_process();
         ps_list_push_back(&process.clients, &c->of_process);
     }
-    pthread_mutex_unlock(&process.lock);
+    pthread_mutex_unlock(&process.clients_lock);
     return is_watched;
 }
 
 void waiting_remove_client(struct psc_client *c)
 {
-    if (c->is_forked) {
+    if (client_is_forked(c)) {
         return;
     }
-    pthread_mutex_lock(&process.lock);
+    pthread_mutex_lock(&process.clients_lock);
     ps_list_unlink(&c->of_process);
-    pthread_mutex_unlock(&process.lock);
+    pthread_mutex_unlock(&process.clients_lock);
 }
 
 /* -------------------------------------------------------------------- calls */
@@ -145,7 +183,7 @@ int client_enter(struct psc_client *c)
     if (c == NULL) {
         return PSC_E_INVAL;
     }
-    if (c->is_forked) {
+    if (client_is_forked(c)) {
         return PSC_E_FORKED;
     }
     if (own_tid == 0) {
@@ -261,13 +299,18 @@ static bool survey_client(struct survey *s, const struct psc_client *c,
 
 static bool survey_clients(struct survey *s, struct psc_client *own)
 {
-    bool several = process.clients.head.next != process.clients.head.prev;
     bool is_still = true;
+    bool several;
 
+    if (pthread_mutex_trylock(&process.clients_lock) != 0) {
+        return false; /* A fork, or another client begins or ends. */
+    }
+    several = process.clients.head.next != process.clients.head.prev;
     PS_LIST_EACH_OF(struct psc_client, c, of_process, &process.clients)
     {
         if (c != own && pthread_mutex_trylock(&c->lock) != 0) {
-            return false;
+            is_still = false;
+            break;
         }
         is_still = survey_client(s, c, several);
         if (c != own) {
@@ -277,6 +320,7 @@ static bool survey_clients(struct survey *s, struct psc_client *own)
             break;
         }
     }
+    pthread_mutex_unlock(&process.clients_lock);
     return is_still && s->waiting_count > 0;
 }
 

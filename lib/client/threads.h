@@ -39,6 +39,8 @@ struct waiting {
  * removes it. False: no memory. Not locked. */
 PS_MUST_USE bool waiting_add_client(struct psc_client *c);
 void waiting_remove_client(struct psc_client *c);
+/* True in a child of the process that opened the client, however it was made. */
+bool client_is_forked(const struct psc_client *c);
 /* Number that this process has drawn. */
 uint64_t waiting_process(void);
 /* Notes that this thread calls this library; once in its life. */

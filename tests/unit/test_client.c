@@ -1613,6 +1613,35 @@ static void client_is_unusable_in_a_forked_child(void **state)
     psc_op_free(op);
 }
 
+/* Without any handler of a fork. */
+static void client_is_unusable_in_a_child_of_the_bare_system_call(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+    int status;
+    pid_t pid;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
+    pid = _Fork();
+    if (pid == 0) {
+        bool good = psc_rank(f->c) == PSC_E_FORKED &&
+                    psc_push(f->c, f->key, x) == PSC_E_FORKED;
+
+        psc_close(f->c);
+        _exit(good ? 0 : 1);
+    }
+    assert_true(pid > 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_true(peer_is_silent(&f->peer));
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
 static void close_waits_for_open_operations(void **state)
 {
     struct fixture *f = *state;
@@ -1965,6 +1994,7 @@ int main(int argc, char **argv)
         story(optimizer_is_declared_by_name_and_parameters),
         story(operations_beyond_the_limit_are_sent_later),
         story(client_is_unusable_in_a_forked_child),
+        story(client_is_unusable_in_a_child_of_the_bare_system_call),
         story(close_waits_for_open_operations),
         story(regions_and_views_outlive_the_departure),
         story(an_abort_ends_waits_without_a_departure),

@@ -648,6 +648,54 @@ static void departure_ends_without_an_agent(void **state)
     listen_again(f);
 }
 
+struct op_wait {
+    struct psc_op *op;
+    int rc;
+};
+
+static void *wait_main(void *arg)
+{
+    struct op_wait *w = arg;
+
+    w->rc = psc_op_wait(w->op, PSC_WAIT_FOREVER);
+    return NULL;
+}
+
+static void *leave_main(void *arg)
+{
+    (void)psc_leave(arg);
+    return NULL;
+}
+
+/* One thread sleeps for the ring while another one, which leaves, learns that
+ * the agent is lost. */
+static void departure_from_a_lost_agent_leaves_a_reader_its_ring(void **state)
+{
+    struct fixture *f = *state;
+    struct op_wait w = {NULL, 0};
+    float x[N] = {0};
+    pthread_t reader;
+    pthread_t leaver;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &w.op), 0);
+    peer_expect_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(pthread_create(&reader, NULL, wait_main, &w), 0);
+    /* The answer is of the reader. */
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_WAIT_QUERY,
+                               .l_wait_query = {.request = 1}},
+              -1);
+    peer_expect(&f->peer, PS_MSG_L_WAIT_STATE);
+    assert_int_equal(pthread_create(&leaver, NULL, leave_main, f->c), 0);
+    peer_expect(&f->peer, PS_MSG_L_DETACH);
+    peer_close_conn(&f->peer);
+    pthread_join(leaver, NULL);
+    pthread_join(reader, NULL);
+    assert_int_equal(w.rc, PSC_E_CLOSED);
+    assert_detail(f, "left the job");
+    psc_op_free(w.op);
+}
+
 /* ------------------------------------------------------- who has no next one */
 
 static void fail_at_once(struct psc_options *o)
@@ -974,6 +1022,9 @@ int main(int argc, char **argv)
         story(departure_is_reported_to_the_next_agent),
         cmocka_unit_test_setup_teardown(departure_ends_without_an_agent,
                                         set_up_to_leave_soon, tear_down),
+        cmocka_unit_test_setup_teardown(
+            departure_from_a_lost_agent_leaves_a_reader_its_ring,
+            set_up_to_leave_soon, tear_down),
         cmocka_unit_test(jobs_without_reattach_end_with_their_agent),
         story(residual_segments_are_sent_to_the_next_agent),
         story(too_many_residual_segments_are_refused),
