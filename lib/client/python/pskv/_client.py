@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Callable, Dict, Generator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Generator, List, Optional, Set, Tuple, \
+    TypeVar
 
 from . import _lib
 from ._array import Array
@@ -20,6 +21,8 @@ from ._errors import AGAIN, CLOSED, NOENT, REFUSED, TIMEOUT, Error, \
 
 # Waits check for signals at this interval, so that Ctrl-C works.
 _SLICE_MS = 100
+
+_Store = TypeVar("_Store", bound="Client")
 
 
 class Handle:
@@ -392,7 +395,7 @@ class Client:
                 not sys.is_finalizing():
             self._end()
 
-    def __enter__(self) -> "KVStore":
+    def __enter__(self: _Store) -> _Store:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
