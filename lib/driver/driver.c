@@ -221,8 +221,11 @@ static bool busy_poll(struct ps_driver *d, ps_time now)
         return false;
     }
     if (now < d->polling.until) {
+        /* The time of this pass is no time of others. */
+        const ps_time before = ps_loop_now(d->opt.loop);
+
         (void)sched_yield();
-        crowded = ps_spin_is_crowded(&d->polling.spin, now,
+        crowded = ps_spin_is_crowded(&d->polling.spin, before,
                                      ps_loop_now(d->opt.loop));
     }
     if (now >= d->polling.until || crowded) {

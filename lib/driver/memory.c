@@ -155,7 +155,9 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
         driver_feed(c->driver, &ev);
     }
     if (n < 0) {
-        ps_conn_close(c->conn, n, "an operation in the ring is malformed");
+        if (ps_conn_is_open(c->conn)) {
+            ps_conn_close(c->conn, n, "an operation in the ring is malformed");
+        }
         drop_ring(&c->worker.ring);
     }
     return count > 0;

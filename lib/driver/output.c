@@ -23,7 +23,8 @@ static void reject_conn(struct daemon_conn *c, int rc, const char *text)
         .msg = &reject, .pass_fd = -1, .is_urgent = true};
 
     if (c->kind != PS_CONN_DIALLED && ps_conn_send(c->conn, &frame) == 0) {
-        (void)ps_conn_flush(c->conn);
+        /* Writes it at once: no I/O thread has the connection any more. */
+        ps_conn_finish(c->conn);
     }
     ps_conn_close(c->conn, rc, text);
 }

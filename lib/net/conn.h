@@ -106,7 +106,7 @@ struct ps_conn_frame {
     const struct ps_msg *msg; /* Encoded by ps_conn_send(); not kept. */
     const struct ps_slice *slices;
     uint32_t slice_count;
-    uint64_t memory; /* Bytes that `done` releases, for ps_conn_memory(). */
+    uint64_t memory; /* Bytes that `done` releases, for ps_conn_output(). */
     /* Of a message without payload for several peers: its body, encoded by the
      * first ps_conn_send() and kept until `done`, then freed with ps_free().
      * NULL: the frame has the whole message. */

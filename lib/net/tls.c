@@ -462,6 +462,9 @@ struct ps_tls_session *ps_transport_session(const struct ps_transport *t)
 
 bool ps_transport_kernel_has_tls(void)
 {
+#ifdef OPENSSL_NO_KTLS
+    return false;
+#endif
     static const char name[] = "tls";
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool has_tls = false;
