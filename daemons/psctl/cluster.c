@@ -258,14 +258,16 @@ static int lock_folder(const struct contexts *c, int *ret_exit)
 
 static int contexts_save(const struct contexts *c)
 {
-    char *text = json_dumps(c->root, JSON_INDENT(2));
+    char *json = json_dumps(c->root, JSON_INDENT(2));
+    char *text = NULL;
     int error;
 
-    if (text == NULL) {
+    if (json == NULL || asprintf(&text, "%s\n", json) < 0) {
         abort(); /* Out of memory. */
     }
     error = ps_file_replace(c->path, text, strlen(text), 0600, PS_FILE_DURABLE);
     free(text);
+    free(json);
     errno = error;
     return error != 0 ? report_system_error("write", c->path) : 0;
 }

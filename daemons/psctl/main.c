@@ -437,7 +437,10 @@ static int run(int argc, char **argv)
     }
     words = argv + optind;
     if (q.about == ABOUT_HELP && optind < argc) {
-        return help_verb(words[0]) ? EXIT_HEALTHY : EXIT_USAGE;
+        const bool names_verb = strcmp(words[0], "help") == 0 &&
+                                optind + 1 < argc;
+
+        return help_verb(words[names_verb ? 1 : 0]) ? EXIT_HEALTHY : EXIT_USAGE;
     }
     if (optind == argc) {
         const bool helps = q.about == ABOUT_HELP;

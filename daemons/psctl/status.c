@@ -495,7 +495,7 @@ static void check_nodes(const struct report *r, struct health *h)
         struct ps_str s;
 
         servers += n->role == PS_ROLE_SERVER &&
-                   n->state == PS_NODE_STATE_ACTIVE;
+                   n->state == PS_NODE_STATE_ACTIVE && !n->draining;
         check_memory(n, h);
         check_reach(n, h);
         check_certificate(n, h);

@@ -76,7 +76,7 @@ struct flag_name {
 };
 struct flag_name flag_name_of(const struct flag *f);
 
-#define FLAGS_MAX 9
+#define FLAGS_MAX 10
 
 extern const struct flag general_flags[];
 extern const size_t general_flag_count;

@@ -155,7 +155,7 @@ static FILE *open_order(const char *path, struct ps_str *why)
 static bool read_order(FILE *f, uint32_t task, char address[256],
                        unsigned *ret_port, uint8_t *secret)
 {
-    char line[512];
+    char line[512] = "";
     bool ok = fgets(line, sizeof(line), f) != NULL &&
               sscanf(line, "%255s %u", address, ret_port) == 2 &&
               *ret_port > 0 && *ret_port <= UINT16_MAX;

@@ -464,8 +464,9 @@ bool ps_option_read(const struct ps_option *row, const char *text, void *member,
     if (row->type != PS_OPTION_STRING) {
         return ps_value_parse(row, text, &none, member, why);
     }
+    /* Names of files may have any bytes. */
     if (!ps_value_check_length(row, strlen(text), why) ||
-        !ps_value_check_text(row, text, why)) {
+        (row->check != NULL && !row->check(text, why))) {
         return false;
     }
     memcpy(member, &text, sizeof(text));

@@ -146,7 +146,8 @@ def test_a_node_enrols_with_a_code(authority, service):  # noqa: F811
 def test_other_roles_enrol_too(authority, service, role):  # noqa: F811
     node = authority.path / "node"
     code = code_for(authority, role, "n1")
-    assert enroll(service.address, code, node)[0] == 0
+    assert psctl("--server", service.address, "--code", code, "--out", node,
+                 "enroll")[0] == 0
     assert authority.verify(node / f"{role}.crt")[0]
 
 

@@ -162,7 +162,7 @@ def test_renewal_keeps_identity_and_hosts_and_changes_the_key(authority):
     assert (old["days_left"], new["days_left"]) == (3, 365)
     assert old["identity"] == new["identity"] == "ps://lab/server/ps0"
     assert old["hosts"] == new["hosts"] == ["ps0.lab"]
-    code, _, err = authority.pki("renew", "agent", "n1", "--out", node)
+    code, _, err = authority.pki("renew", "agent", "n1", "--directory", node)
     assert code == 1 and "agent n1 has no certificate" in err
     authority.issue("server", "ps1")
     code, _, err = authority.pki("renew", "server", "ps1", "--out", node)

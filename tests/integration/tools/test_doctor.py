@@ -122,3 +122,14 @@ def test_an_agent_of_this_host_is_looked_for_in_its_own_cluster(trio):
     """Not beside the cluster of one job, which -e names."""
     t = trio(servers=1, agents=1)
     assert "this host has" not in t.psctl("doctor")[1]
+
+
+def test_draining_of_all_servers_is_a_problem(trio):
+    """No job starts there any more."""
+    t = trio(servers=1, agents=1)
+    with Job(t, 1, "old") as job:
+        job.key("w", "float32", 1000)
+        t.daemons["ps0"].process.send_signal(signal.SIGTERM)
+        t.await_node("ps0", "draining", True)
+        assert "the cluster has no active server" in problems(t)
+        assert t.psctl("doctor")[0] == t.psctl("status")[0] == 3
