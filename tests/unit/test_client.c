@@ -1573,9 +1573,9 @@ static bool has_socket(void)
     return any;
 }
 
-static void client_is_unusable_in_a_forked_child(void **state)
+/* `is_bare`: by the system call, which runs no handlers. */
+static void check_forked_child(struct fixture *f, bool is_bare, uint64_t round)
 {
-    struct fixture *f = *state;
     float x[N] = {0};
     void *memory;
     struct psc_op *op;
@@ -1586,10 +1586,11 @@ static void client_is_unusable_in_a_forked_child(void **state)
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_true(has_socket());
-    pid = fork();
+    pid = is_bare ? _Fork() : fork();
     if (pid == 0) {
-        /* No copy of the socket, which would hide the end of the parent. */
-        bool good = !has_socket() &&
+        /* A handler has closed the copy of the socket, which would hide the end
+         * of the parent. */
+        bool good = has_socket() == is_bare &&
                     psc_push(f->c, f->key, x) == PSC_E_FORKED &&
                     psc_op_wait(op, 0) == PSC_E_FORKED &&
                     psc_op_test(op) == PSC_E_FORKED &&
@@ -1608,38 +1609,15 @@ static void client_is_unusable_in_a_forked_child(void **state)
     assert_int_equal(status, 0);
     /* The parent's socket is not affected. */
     assert_true(peer_is_silent(&f->peer));
-    peer_done(&f->peer, m.op_id, 1);
+    peer_done(&f->peer, m.op_id, round);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
 }
 
-/* Without any handler of a fork. */
-static void client_is_unusable_in_a_child_of_the_bare_system_call(void **state)
+static void client_is_unusable_in_a_forked_child(void **state)
 {
-    struct fixture *f = *state;
-    float x[N] = {0};
-    struct psc_op *op;
-    struct ps_msg_l_op m;
-    int status;
-    pid_t pid;
-
-    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
-    m = peer_expect_op(&f->peer, PS_OP_PUSH);
-    pid = _Fork();
-    if (pid == 0) {
-        bool good = psc_rank(f->c) == PSC_E_FORKED &&
-                    psc_push(f->c, f->key, x) == PSC_E_FORKED;
-
-        psc_close(f->c);
-        _exit(good ? 0 : 1);
-    }
-    assert_true(pid > 0);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    assert_true(peer_is_silent(&f->peer));
-    peer_done(&f->peer, m.op_id, 1);
-    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
-    psc_op_free(op);
+    check_forked_child(*state, false, 1);
+    check_forked_child(*state, true, 2);
 }
 
 static void close_waits_for_open_operations(void **state)
@@ -1994,7 +1972,6 @@ int main(int argc, char **argv)
         story(optimizer_is_declared_by_name_and_parameters),
         story(operations_beyond_the_limit_are_sent_later),
         story(client_is_unusable_in_a_forked_child),
-        story(client_is_unusable_in_a_child_of_the_bare_system_call),
         story(close_waits_for_open_operations),
         story(regions_and_views_outlive_the_departure),
         story(an_abort_ends_waits_without_a_departure),
