@@ -73,13 +73,15 @@ static X509 *make(EVP_PKEY *key, const char *name, const struct certs_wish *w)
     return x;
 }
 
-/* `above`: NULL: it signs its own certificate. */
+/* `above`: NULL: it signs its own certificate. Its end is behind those of the
+ * certificates that it signs, in whichever second these are made. */
 static struct certs_authority *
 authority_new(const struct certs_authority *above, const char *name,
               uint64_t serial)
 {
     struct certs_authority *a = calloc(1, sizeof(*a));
-    const struct certs_wish wish = {.serial = serial};
+    const struct certs_wish wish = {.ends = CERTS_AUTHORITY_ENDS,
+                                    .serial = serial};
     const struct certs_authority *issuer = above != NULL ? above : a;
 
     a->key = EVP_EC_gen("P-256");

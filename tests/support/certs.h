@@ -8,6 +8,9 @@
 
 struct certs_authority;
 
+/* Seconds for which an authority's certificate is valid. */
+#define CERTS_AUTHORITY_ENDS (730L * 86400)
+
 /* Makes an authority with its key; reads one that certs_write() left. */
 struct certs_authority *certs_new(const char *name);
 struct certs_authority *certs_read(const char *dir);
