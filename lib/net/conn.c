@@ -132,6 +132,12 @@ static void conn_deadline_due(struct ps_loop_timer *t)
     case CONN_DUE_PAYLOAD:
         ps_conn_close(c, PS_E_TIMEOUT, "no further bytes of a payload in time");
         break;
+    case CONN_DUE_READ:
+        c->timers.due[CONN_DUE_READ] = PS_TIME_NEVER;
+        conn_arm(c);
+        conn_readable(c);
+        conn_update_poll(c);
+        break;
     default:
         conn_arm(c);
         break;

@@ -35,6 +35,7 @@ enum conn_deadline {
     CONN_DUE_HEADER,    /* To complete a header. */
     CONN_DUE_STALL,     /* To accept queued output. */
     CONN_DUE_PAYLOAD,   /* To continue a payload. */
+    CONN_DUE_READ,      /* To read bytes that the loop does not see. */
     CONN_DEADLINES,
 };
 

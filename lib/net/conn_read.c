@@ -706,14 +706,16 @@ void conn_readable(struct ps_conn *c)
 
         uint64_t spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
 
-        if (!c->pool.receives && c->transport.has_unread) {
-            /* The loop does not see these bytes, which are few. */
-            budget -= ps_min_u64(spent, budget);
-            continue;
+        const bool is_over = spent >= budget;
+        const bool has_unread = !c->pool.receives && c->transport.has_unread;
+
+        if (is_over && has_unread && c->state < CONN_CLOSING) {
+            /* The others first: the loop does not see these bytes. */
+            conn_set_due(c, CONN_DUE_READ, ps_loop_now(c->loop));
         }
         /* A short read mostly means that the socket is empty. A Unix socket
          * also stops at a descriptor. */
-        if ((!full && is_plain) || spent >= budget) {
+        if (is_over || (!full && is_plain && !has_unread)) {
             return;
         }
         budget -= spent;
