@@ -125,7 +125,22 @@ static double norm_error(const struct wmodel *m, uint64_t count)
         of_terms += m->max_terms[j] * m->max_terms[j];
         of_weights += m->weights[j] * m->weights[j];
     }
-    return of_weights > 0 ? 1e-6 / TOLERANCE * sqrt(of_terms / of_weights) : 0;
+    if (of_weights == 0) {
+        return m->steps > 1 ? (double)INFINITY : 0; /* Or as declared. */
+    }
+    return 1e-6 / TOLERANCE * sqrt(of_terms / of_weights);
+}
+
+/* Error of a term that has the norm as a factor. Where rounding decides whether
+ * the norm is zero, it decides between the term and `alone`, the one without
+ * norms: a ratio of them is 1 there. */
+static double error_of(double term, double alone, double error)
+{
+    const double of_norm = isinf(error) ? 0 : fabs(term * error);
+
+    return error * TOLERANCE < 1
+               ? of_norm
+               : fmax(of_norm, fabs(alone) * (1 / TOLERANCE + 1));
 }
 
 /* LARS: factor of the key's rate; 1 for a bias by name unless its settings
@@ -163,7 +178,10 @@ static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
         m->momentum[j] = 0.9 * m->momentum[j] - rate * gradient;
         m->weights[j] += m->momentum[j];
         raise_max(&m->max_terms[j], rate * gradient);
-        raise_max(&m->max_terms[j], rate * gradient * error);
+        /* Momentum repeats it, 10 times at most. */
+        raise_max(&m->max_terms[j],
+                  error_of(rate * gradient,
+                           10 * rate_of(w, i, round) * gradient, error));
         raise_max(&m->max_terms[j], m->momentum[j]);
         raise_max(&m->max_terms[j], m->weights[j]);
     }
@@ -203,7 +221,8 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
          * remain. */
         raise_max(&m->max_terms[j], rate_of(w, i, round) * ratio);
         raise_max(&m->max_terms[j], by);
-        raise_max(&m->max_terms[j], by * error);
+        raise_max(&m->max_terms[j],
+                  error_of(by, rate_of(w, i, round) * m->along[j], error));
         raise_max(&m->max_terms[j], m->weights[j]);
     }
 }
