@@ -19,6 +19,7 @@
 # soak ktls: TLS of the kernel, under Debian's kernel in qemu.
 # soak mutants [SECONDS [OPTION...]]: changed conditions of lib/core that no test
 # sees; goes on where the last run ended.
+# soak model [NAME...]: every state of the models of tests/model.
 cmd_soak() {
     local part=${1:-} more=("${@:2}")
     case $part in
@@ -29,6 +30,10 @@ cmd_soak() {
             cmd_package deb
         fi
         soak_program soak/nodes.py "${more[@]}"
+        return
+        ;;
+    model)
+        nice python3 tests/model/durability.py --all "${more[@]}"
         return
         ;;
     fuzz)
