@@ -131,7 +131,9 @@ void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg)
     *ret_msg = (struct ps_msg){
         .code = PS_MSG_L_HELLO,
         .l_hello = {
-            .protocol = PS_PROTOCOL,
+            /* The least: the library needs nothing that an older agent lacks,
+             * and an agent refuses a version above its own. */
+            .protocol = PS_PROTOCOL_LEAST,
             .job = o->job,
             .num_workers = o->num_workers,
             .num_servers = o->num_servers,

@@ -62,7 +62,7 @@ static void hello_has_all_options(void **state)
     peer_open_begin(&p, &call, 0, 0);
     peer_accept(&p);
     m = peer_expect(&p, PS_MSG_L_HELLO);
-    assert_int_equal(m.l_hello.protocol, PS_PROTOCOL);
+    assert_int_equal(m.l_hello.protocol, PS_PROTOCOL_LEAST);
     assert_string_equal(m.l_hello.job, "test");
     assert_int_equal(m.l_hello.num_workers, 4);
     assert_int_equal(m.l_hello.num_servers, 1);

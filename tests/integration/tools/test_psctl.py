@@ -32,7 +32,7 @@ def test_help_names_every_verb():
                  "--no-headers", "PSKV_SCHED"):
         assert word in out
     code, out, _ = run("--version")
-    assert code == 0 and out.startswith("psctl ") and "protocol 1" in out
+    assert code == 0 and out.startswith("psctl ") and "protocol 2" in out
 
 
 @pytest.mark.parametrize("words", [
