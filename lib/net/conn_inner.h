@@ -84,7 +84,8 @@ void ps_frame_reader_fini(struct ps_frame_reader *r);
 enum ps_frame_order {
     PS_FRAME_IN_ORDER,
     PS_FRAME_HANDSHAKE, /* Handshake: no frame overtakes it. */
-    PS_FRAME_URGENT,    /* Goes ahead of all frames that have not begun. */
+    PS_FRAME_AHEAD,     /* Goes ahead of all frames that have not begun. */
+    PS_FRAME_URGENT,    /* The same, and replaces an urgent one that waits. */
 };
 
 struct ps_out_frame {
@@ -148,9 +149,9 @@ PS_MUST_USE int ps_out_frame_new_shared(const struct ps_frame_writer *w,
                                         struct ps_msg_body **body,
                                         struct ps_out_frame **ret_frame);
 
-/* Queues a frame at the end; an urgent one before the first frame that has not
- * begun, where it replaces urgent frames that wait. `in_flight` bytes beyond
- * `written` have begun, too. */
+/* Queues a frame at the end; one that goes ahead before the first frame that has
+ * not begun, where an urgent one replaces urgent frames that wait. `in_flight`
+ * bytes beyond `written` have begun, too. */
 void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
                           uint64_t in_flight);
 /* Gathers queued frames up to `most` bytes, and the rest of the last one. No
@@ -220,7 +221,8 @@ PS_MUST_USE int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count,
 /* A release is sent at the latest after this many bytes. */
 #define CONN_SHM_RELEASE_BYTES (512u * 1024u)
 
-/* Queues the report of the released payloads, of which there are some. */
+/* Queues the report of the released payloads, of which there are some, ahead of
+ * payloads that wait for the peer's report (rule S7a). */
 void conn_shm_send_release(struct conn_shm *s);
 /* Queues a message with this side's capabilities. */
 void conn_shm_send_caps(struct conn_shm *s);

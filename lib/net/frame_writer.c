@@ -133,14 +133,15 @@ int ps_out_frame_new_shared(const struct ps_frame_writer *w,
     return 0;
 }
 
-/* Inserts an urgent frame before the first frame that has not begun; an urgent
- * frame that waits there is dropped. */
-static void push_urgent(struct ps_frame_writer *w, struct ps_out_frame *f,
-                        uint64_t begun)
+/* Inserts a frame before the first frame that has not begun; an urgent one drops
+ * urgent frames that wait there. */
+static void push_ahead(struct ps_frame_writer *w, struct ps_out_frame *f,
+                       uint64_t begun)
 {
     PS_LIST_EACH_SAFE(struct ps_out_frame, other, node, &w->out)
     {
-        if (begun == 0 && other->order == PS_FRAME_URGENT) {
+        if (begun == 0 && f->order == PS_FRAME_URGENT &&
+            other->order == PS_FRAME_URGENT) {
             w->queued -= other->len;
             frame_done(w, other);
             continue;
@@ -159,8 +160,8 @@ void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
 {
     w->queued += f->len + (f->by_reference ? referenced_bytes(f) : 0);
     w->queued_memory += f->memory;
-    if (f->order == PS_FRAME_URGENT) {
-        push_urgent(w, f, w->written + in_flight);
+    if (f->order >= PS_FRAME_AHEAD) {
+        push_ahead(w, f, w->written + in_flight);
     } else {
         ps_list_push_back(&w->out, &f->node);
     }

@@ -340,7 +340,8 @@ int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count, void *dst,
 /* Output */
 
 /* Queues a message of the connection itself. Takes over the descriptor. */
-static void send_shm_msg(struct conn_shm *s, const struct ps_msg *msg, int fd)
+static void send_shm_msg(struct conn_shm *s, const struct ps_msg *msg,
+                         enum ps_frame_order order, int fd)
 {
     struct ps_out_frame *f;
     int rc = ps_out_frame_new(s->writer, msg, 0, 0, NULL, &f);
@@ -348,6 +349,7 @@ static void send_shm_msg(struct conn_shm *s, const struct ps_msg *msg, int fd)
     assert(rc == 0); /* Only integers, within their bound. */
     (void)rc;
     f->pass_fd = fd;
+    f->order = (uint8_t)order;
     ps_frame_writer_push(s->writer, f, 0);
 }
 
@@ -356,7 +358,7 @@ void conn_shm_send_release(struct conn_shm *s)
     send_shm_msg(s,
                  &(struct ps_msg){.code = PS_MSG_SHM_RELEASE,
                                   .shm_release = {.payloads = s->to_release}},
-                 -1);
+                 PS_FRAME_AHEAD, -1);
     s->to_release = 0;
     s->to_release_bytes = 0;
 }
@@ -367,7 +369,7 @@ void conn_shm_send_caps(struct conn_shm *s)
                  &(struct ps_msg){.code = PS_MSG_SHM_CAPS,
                                   .shm_caps = {.reads_memory = s->process != 0,
                                                .maps_arenas = true}},
-                 -1);
+                 PS_FRAME_IN_ORDER, -1);
 }
 
 bool conn_shm_send_freed_arenas(struct conn_shm *s)
@@ -391,7 +393,7 @@ bool conn_shm_send_freed_arenas(struct conn_shm *s)
             send_shm_msg(s,
                          &(struct ps_msg){.code = PS_MSG_SHM_UNMAP,
                                           .shm_unmap = {.arena = arena}},
-                         -1);
+                         PS_FRAME_IN_ORDER, -1);
             any = true;
         }
     }
@@ -425,7 +427,7 @@ static bool send_arena(struct conn_shm *s, uint32_t arena)
     send_shm_msg(
         s,
         &(struct ps_msg){.code = PS_MSG_SHM_MAP, .shm_map = {.arena = arena}},
-        fd);
+        PS_FRAME_IN_ORDER, fd);
     ps_map_put(s->arenas_sent, arena, (void *)(uintptr_t)arena);
     return true;
 }

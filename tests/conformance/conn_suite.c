@@ -350,6 +350,21 @@ static struct ps_msg push_msg(void)
     return m;
 }
 
+static struct ps_msg value_msg(void)
+{
+    struct ps_msg m = {.code = PS_MSG_VALUE};
+
+    m.value.parts = &one_part;
+    m.value.parts_count = 1;
+    return m;
+}
+
+static void keep_payload(struct end *e, size_t len)
+{
+    e->payload_cap = len;
+    e->payload = calloc(1, len);
+}
+
 /* Appends a frame; returns the new length. */
 static size_t append_frame(uint8_t *out, size_t at, size_t cap,
                            const struct ps_msg *msg, uint64_t payload_len)
@@ -548,6 +563,39 @@ static void large_payloads_are_not_copied(void **state)
         assert_int_equal(s.by_reference, count * buf->size);
         assert_true(s.bytes_in < count * 1024);
     }
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+/* Both ends send more at once than either may have unreleased: the release of
+ * what one has read passes its own payloads, which wait for the other's. */
+static void both_ends_send_more_than_is_released(void **state)
+{
+    const unsigned count = 32;
+    struct ps_msg push = push_msg();
+    struct ps_msg value = value_msg();
+    struct ps_buf *buf = ps_buf_new(MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = MIB};
+    struct world w;
+
+    (void)state;
+    memset(buf->data, 3, buf->size);
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_handshake(&w);
+    keep_payload(&w.a, MIB);
+    keep_payload(&w.b, MIB);
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(send_msg(&w.a, &value, &slice), 0);
+        assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    }
+    ps_conn_flush(w.a.conn);
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.frames == count && w.b.frames == count);
+    RUN_UNTIL(&w, w.a.done == count && w.b.done == count);
+    assert_int_equal(ps_conn_output(w.a.conn).queued, 0);
+    assert_int_equal(ps_conn_output(w.b.conn).queued, 0);
+    assert_memory_equal(w.a.payload, buf->data, MIB);
+    assert_memory_equal(w.b.payload, buf->data, MIB);
     ps_buf_unref(buf);
     end(&w);
 }
@@ -1672,21 +1720,6 @@ static void malformed_arenas_are_refused(void **state)
 
 /* ------------------------------------------------------- only I/O threads */
 
-static struct ps_msg value_msg(void)
-{
-    struct ps_msg m = {.code = PS_MSG_VALUE};
-
-    m.value.parts = &one_part;
-    m.value.parts_count = 1;
-    return m;
-}
-
-static void keep_payload(struct end *e, size_t len)
-{
-    e->payload_cap = len;
-    e->payload = calloc(1, len);
-}
-
 /* Both ways at once, with small frames in between. */
 static void io_threads_read_and_write_at_once(void **state)
 {
@@ -1938,6 +1971,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(frames_arrive_for_every_cut),
         cmocka_unit_test(frames_arrive_byte_by_byte),
         cmocka_unit_test(large_payloads_are_not_copied),
+        cmocka_unit_test(both_ends_send_more_than_is_released),
         cmocka_unit_test(payloads_arrive_whole_under_changing_keys),
         cmocka_unit_test(small_frames_travel_together),
         cmocka_unit_test(small_frames_yield_the_loop_to_others),

@@ -81,6 +81,23 @@ def cut(agent):
     return count
 
 
+def test_large_keys_both_ways(trio):
+    """Gradients and weights pass each other, each more than a connection has
+    unreleased (rule S7a); without a pause, which would be 60 s."""
+    count = 4 * 1024 * 1024
+    t = trio(servers=1, agents=1)
+    zero = t.folder / "zero"
+    zero.write_bytes(bytes(4 * count))
+    job = Job(t, 2, PSKV_OP_TIMEOUT=f"{support.limit(30):.0f}s")
+    with job:
+        job[0].ask("optimizer adam learning_rate=0.001")
+        keys = [job.key(f"w{i}", "float32", count) for i in range(3)]
+        for k in keys:
+            job.tell(f"init {k} src={zero}")
+        seen = [work(job, keys, i) for i in range(4)]
+    assert all(a == b for a, b in seen), seen
+
+
 @pytest.mark.parametrize("off", ["agents", "servers"])
 def test_same_bits_as_tcp(trio, off):
     t = trio(servers=2, agents=2)
