@@ -319,7 +319,7 @@ static bool is_valid_half_job(const struct ps_job *job)
 /* Old weights, in the type of the computation. */
 static const void *old_weights(const struct ps_job *job)
 {
-    return ps_job_is_half(job) ? job->master : job->weight;
+    return ps_job_is_half(job) ? ps_job_prior_master(job) : job->weight;
 }
 
 /* True if the type, the fold and the encoding of the sources are ones that
@@ -471,7 +471,10 @@ static void step_block(const struct walk *w, const void *grad, uint64_t from,
         .dst = new_weights(w, from),
         .weight = ps_kernel_at(old_weights(job), from * w->size),
         .grad = grad,
-        .state = moving ? ps_kernel_at(job->state, from * w->size) : NULL,
+        .state = moving
+                     ? ps_kernel_at(ps_job_prior_state(job, 0), from * w->size)
+                     : NULL,
+        .next_state = moving ? ps_kernel_at(job->state, from * w->size) : NULL,
         .sgd = &job->sgd,
         .stream = stream,
     };
@@ -492,7 +495,8 @@ static void other_step_block(const struct walk *w, const void *grad,
     };
 
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
-        s.states[i] = ps_kernel_at(job->states[i], from * w->size);
+        s.states[i] = ps_kernel_at(ps_job_prior_state(job, i), from * w->size);
+        s.next_states[i] = ps_kernel_at(job->states[i], from * w->size);
     }
     w->ops->step[job->dtype](&s, count);
 }

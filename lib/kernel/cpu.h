@@ -44,7 +44,8 @@ struct ps_cpu_sgd {
     void *dst; /* May be equal to `weight`. */
     const void *weight;
     const void *grad;
-    void *state; /* NULL: no momentum. */
+    const void *state; /* NULL: no momentum. */
+    void *next_state;  /* May be `state`. */
     const struct ps_sgd *sgd;
     bool stream;
 };
@@ -53,7 +54,8 @@ struct ps_cpu_step {
     void *dst; /* May be equal to `weight` or `grad`. */
     const void *weight;
     const void *grad;
-    void *states[PS_STATES_MAX];
+    const void *states[PS_STATES_MAX];
+    void *next_states[PS_STATES_MAX]; /* Each may be its state. */
     const struct ps_step *step;
     uint64_t first_index; /* Index in step->noise of the first element. */
 };

@@ -191,10 +191,13 @@ enum ps_kept {
 };
 #define PS_KEPT_COUNT 6u
 
-/* Arrays of an earlier round, which a job reads. */
+/* Arrays before the job, for each that it does not update in place; NULL: it
+ * does. No overlap. Not for jobs by rows. */
 struct ps_job_prior {
     const float *residual;
     const float *moment;
+    const void *states[PS_STATES_MAX]; /* [0] also of the momentum of SGD. */
+    const void *master;
 };
 
 struct ps_job {
@@ -209,15 +212,14 @@ struct ps_job {
     uint64_t divide_by;
     void *dst;          /* May be src[0] or weight; no other overlap. */
     const void *weight; /* SGD, step: old weights. */
-    void *state;        /* SGD with momentum: m, updated in place. */
+    void *state;        /* SGD with momentum: m, updated. */
     struct ps_sgd sgd;
-    /* Step: optimizer state, updated in place; no overlap. */
+    /* Step: optimizer state, updated; no overlap. */
     void *states[PS_STATES_MAX];
     struct ps_step step;
     /* SGD and steps that compute in float32 on weights stored in a 16-bit type:
      * storage_dtype is the type of src and dst, `master` has the float32
-     * weights, updated in place, and dst gets them rounded. Else
-     * PS_DTYPE_FLOAT32. */
+     * weights, updated, and dst gets them rounded. Else PS_DTYPE_FLOAT32. */
     enum ps_dtype storage_dtype;
     void *master;
     /* Step: the result is d instead of new weights: dst has the type of the
@@ -241,8 +243,6 @@ struct ps_job {
     uint64_t rng_stream;
     float *residual;
     float *moment; /* NULL: no momentum. */
-    /* Values of residual and moment before; NULL: they are updated in place. No
-     * overlap. */
     struct ps_job_prior prior;
     float *decoded; /* Decoded form of the result; NULL: not needed. */
     /* Buffers of these arrays, of which a device may keep copies (device.h).
@@ -254,6 +254,19 @@ struct ps_job {
 static inline bool ps_job_is_half(const struct ps_job *job)
 {
     return job->storage_dtype != PS_DTYPE_FLOAT32;
+}
+/* Float32 weights before the job, of weights of a 16-bit type. */
+static inline const void *ps_job_prior_master(const struct ps_job *job)
+{
+    return job->prior.master != NULL ? job->prior.master : job->master;
+}
+/* State `i` of a step before the job; 0 also the momentum of SGD. */
+static inline const void *ps_job_prior_state(const struct ps_job *job,
+                                             unsigned i)
+{
+    return job->prior.states[i] != NULL ? job->prior.states[i]
+           : job->op == PS_JOB_SGD      ? job->state
+                                        : job->states[i];
 }
 /* True if sources have another type than the computation. */
 static inline bool ps_job_widens(const struct ps_job *job)

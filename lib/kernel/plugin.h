@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define PS_KERNEL_ABI     3u
+#define PS_KERNEL_ABI     4u
 #define PS_KERNEL_SYMBOL  "ps_kernel_plugin"
 
 /* Text of a reason, with its end. */

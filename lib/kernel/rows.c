@@ -141,6 +141,8 @@ int ps_kernel_run_rows(const struct ps_job *job, uint64_t from, uint64_t to)
     int rc = 0;
 
     if (r->row_width == 0 || job->fold != PS_FOLD_SUM ||
+        job->prior.master != NULL || job->prior.states[0] != NULL ||
+        job->prior.states[1] != NULL || job->prior.states[2] != NULL ||
         r->source_count > PS_ROW_SOURCES_MAX ||
         (r->all_rows != 0 && (r->zeros == NULL || r->compact)) || from > to ||
         to > job->count) {

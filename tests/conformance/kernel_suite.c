@@ -149,12 +149,15 @@ struct trial {
     size_t bytes; /* Of a buffer. */
     const void *src[SOURCES_MAX];
     uint8_t level[SOURCES_MAX];
-    void *blocks[SOURCES_MAX + 12];
+    void *blocks[SOURCES_MAX + 20];
     unsigned blocks_count;
     void *dst; /* Writable aliases of what the job names. */
     void *state;
     void *want;
     void *want_state;
+    /* States before a job that does not update them in place; NULL: it does. */
+    void *prior[PS_STATES_MAX];
+    void *want_prior[PS_STATES_MAX];
 };
 
 static uint64_t seed_of(uint64_t round)
@@ -264,6 +267,26 @@ static void choose_sgd(struct trial *t)
     sgd->clip = ps_rng_chance(&t->rng, 500) ? 1.7 : 0;
 }
 
+/* Makes the job write a state out of place. */
+static void set_prior(struct trial *t, unsigned i, void *state)
+{
+    t->prior[i] = buffer_new(t);
+    t->want_prior[i] = buffer_new(t);
+    memcpy(t->prior[i], state, t->bytes);
+    memcpy(t->want_prior[i], state, t->bytes);
+    t->job.prior.states[i] = t->prior[i];
+    fill(t, state);
+}
+
+static void assert_priors_unchanged(const struct trial *t)
+{
+    for (unsigned i = 0; i < PS_STATES_MAX; i++) {
+        if (t->prior[i] != NULL) {
+            assert_memory_equal(t->prior[i], t->want_prior[i], t->bytes);
+        }
+    }
+}
+
 static void trial_init(struct trial *t, uint64_t seed, enum ps_dtype dtype,
                        enum ps_job_op op)
 {
@@ -313,6 +336,10 @@ static void trial_init(struct trial *t, uint64_t seed, enum ps_dtype dtype,
         t->job.dst = t->dst;
     }
     model_run(&t->job, t->want, t->want_state);
+    if (op == PS_JOB_SGD && t->job.sgd.momentum != 0 &&
+        ps_rng_chance(&t->rng, 500)) {
+        set_prior(t, 0, t->state);
+    }
 }
 
 static void trial_fini(struct trial *t)
@@ -367,6 +394,7 @@ static void check_trial(struct trial *t)
     assert_true(same);
     assert_guards(t->dst, t->bytes);
     assert_guards(t->state, t->bytes);
+    assert_priors_unchanged(t);
 }
 
 static void random_jobs(enum ps_job_op op, bool pieces)
@@ -807,6 +835,11 @@ static void step_once(uint64_t seed, enum ps_dtype dtype,
     } else {
         model_steps_f64(&t.job, t.want, want[0], want[1], want[2]);
     }
+    for (unsigned i = 0; i < states; i++) {
+        if (ps_rng_chance(&t.rng, 500)) {
+            set_prior(&t, i, got[i]);
+        }
+    }
     if (pieces) {
         run_in_pieces(&t);
     } else {
@@ -817,6 +850,7 @@ static void step_once(uint64_t seed, enum ps_dtype dtype,
         good = good && same(&t, got[i], want[i], nans);
         assert_guards(got[i], t.bytes);
     }
+    assert_priors_unchanged(&t);
     if (!good) {
         fail_msg("kind %d differs from the model: %s %s, %" PRIu64
                  " elements; PS_TEST_SEED=%" PRIu64,
@@ -1076,6 +1110,21 @@ static void steps_of_half_weights_match_their_masters(void **state)
             assert_int_equal(out[i], h == 0 ? ps_fp16_of_float(want[i])
                                             : ps_bf16_of_float(want[i]));
         }
+        /* The next step, out of place, leaves what it reads as it was. */
+        static float next[COUNT], u[2][COUNT];
+
+        job.prior = (struct ps_job_prior){.master = master,
+                                          .states = {s[0], s[1]}};
+        job.master = next;
+        job.states[0] = u[0];
+        job.states[1] = u[1];
+        assert_int_equal(run(&job), 0);
+        assert_memory_equal(master, want, sizeof(master));
+        assert_memory_equal(s, t, sizeof(s));
+        assert_int_equal(run(&same), 0);
+        assert_memory_equal(next, want, sizeof(next));
+        assert_memory_equal(u, t, sizeof(u));
+        job.prior = (struct ps_job_prior){0};
         job.master = NULL;
         assert_int_equal(run(&job), PS_E_INVAL);
         job.master = master;

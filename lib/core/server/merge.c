@@ -296,10 +296,14 @@ static int prepare_encoded(struct ps_server_merge *run)
         ps_store_set_buffer(&run->job->store, part, PS_PART_BUFFER_STATE_0,
                             &residual);
     }
-    return ps_server_memory_alloc(
-        run->job,
-        ps_codec_bytes(&run->job->compression.codec, part->image.count),
-        &run->encoded);
+    int rc = ps_server_merge_prepare_next(run, PS_PART_BUFFER_STATE_0);
+
+    return rc != 0 ? rc
+                   : ps_server_memory_alloc(
+                         run->job,
+                         ps_codec_bytes(&run->job->compression.codec,
+                                        part->image.count),
+                         &run->encoded);
 }
 
 /* Makes the summing computation encode its sum. The value is the decoded
@@ -319,10 +323,15 @@ static void add_encode(struct ps_server_merge *run, struct ps_compute *c)
                                     .slot = UINT32_MAX});
     c->job.decoded = c->job.dst;
     c->job.dst = ps_slice_data(&run->encoded);
-    c->job.residual = (float *)(void *)ps_part_state(part, 0)->data;
-    c->job.kept[PS_KEPT_RESIDUAL] = ps_part_state(part, 0);
     ps_compute_pin(c, run->encoded.buf);
-    ps_compute_pin(c, ps_part_state(part, 0));
+
+    const void *prior = NULL;
+
+    c->job.residual = (float *)(void *)ps_server_merge_add_state(
+                          run, PS_PART_BUFFER_STATE_0, PS_KEPT_RESIDUAL, &prior,
+                          c)
+                          ->data;
+    c->job.prior.residual = prior;
 }
 
 static int prepare_result(struct ps_server_merge *run, bool steps)
@@ -331,7 +340,7 @@ static int prepare_result(struct ps_server_merge *run, bool steps)
     const struct ps_slice *first = ps_round_first_nonempty(
         &part->open_round->round);
     const bool is_encoded = part->open_round->is_encoded;
-    int rc = steps ? ps_server_optimizer_make_states(run->job, part) : 0;
+    int rc = steps ? ps_server_optimizer_prepare_step(run) : 0;
 
     if (rc != 0) {
         return rc;
@@ -623,6 +632,8 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     struct ps_slice value = run->result;
     struct ps_slice code = run->encoded;
     const bool waits = run->accumulates;
+
+    ps_server_merge_install_next(run);
 
     run->result = (struct ps_slice){0};
     run->encoded = (struct ps_slice){0};

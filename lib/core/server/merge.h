@@ -31,7 +31,10 @@ struct ps_server_merge {
     ps_time starved_since;   /* 0: does not wait for memory. */
     struct ps_slice result;  /* New value or accumulated sum; owned. */
     struct ps_slice encoded; /* Encoded result, sent instead; buf NULL: none. */
-    bool accumulates;        /* The result is accumulated, no step. */
+    /* States of the version that is being made, by enum ps_part_buffer; owned.
+     * buf NULL: the present one stays, or is updated in place. */
+    struct ps_slice next[PS_PART_BUFFERS];
+    bool accumulates; /* The result is accumulated, no step. */
     struct ps_server_staged_step staged;
 };
 
@@ -120,14 +123,29 @@ unsigned ps_server_state_count(const struct ps_server_job *job,
                                const struct ps_part *part);
 enum ps_part_buffer ps_server_state_place(const struct ps_server_job *job,
                                           unsigned nth);
-/* Bytes of those that are not allocated yet. */
+/* Bytes that a step needs beside the present ones. */
 uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part);
 /* Allocates those that are missing. PS_E_NOMEM: some may exist. */
 int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part);
-/* Makes the computation take the optimizer's step to the next version, too; the
- * states exist. */
+/* Allocates what the step to the next version writes. PS_E_NOMEM: some may be
+ * there. */
+int ps_server_optimizer_prepare_step(struct ps_server_merge *run);
+/* Allocates the next state of a place unless the present one is updated in
+ * place, which nobody else may hold. */
+int ps_server_merge_prepare_next(struct ps_server_merge *run,
+                                 enum ps_part_buffer place);
+/* Makes the computation read the present state and write the next one, which is
+ * returned. *prior is set if that is another. */
+struct ps_buf *ps_server_merge_add_state(const struct ps_server_merge *run,
+                                         enum ps_part_buffer place,
+                                         enum ps_kept kept, const void **prior,
+                                         struct ps_compute *c);
+/* Makes the next states those of the partition. */
+void ps_server_merge_install_next(struct ps_server_merge *run);
+/* Makes the computation take the optimizer's step to the next version, too; it
+ * is prepared. */
 void ps_server_optimizer_add_step(struct ps_server_merge *run,
                                   struct ps_compute *c);
 

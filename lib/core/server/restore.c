@@ -534,8 +534,8 @@ void ps_server_refuse_state(struct ps_server_step *st,
     send_state_error(st, q, rc, "");
 }
 
-/* Replies with the state's description, and a copy of a buffer; takes over one
- * reference. buf NULL: with the description alone. */
+/* Replies with the state's description, and a buffer; takes over one reference. buf
+ * NULL: with the description alone. */
 static void reply_state(struct ps_server_step *st,
                         const struct ps_server_request *q,
                         const struct ps_part *part, const struct ps_slice *copy)
@@ -590,7 +590,7 @@ void ps_server_on_state_get(struct ps_server_step *st,
     const unsigned which = q->msg->state_get.which;
     struct ps_server_job *job = q->from.slot->job;
     struct ps_part *part = find_part_or_refuse(st, q);
-    struct ps_slice copy = {0};
+    struct ps_slice bytes = {0};
 
     if (part == NULL) {
         return;
@@ -604,16 +604,20 @@ void ps_server_on_state_get(struct ps_server_step *st,
                              "the state was on a device that has failed");
             return;
         }
-        /* A copy, because the next step writes the state in place. */
-        if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
+        if (state->copy == NULL) {
+            bytes = part->buffers[ps_server_state_place(job, which)];
+            ps_buf_ref(state); /* The next step writes another buffer. */
+        } else if (ps_server_memory_alloc(job, state->size, &bytes) == 0) {
+            /* A state on a device is updated in place. */
+            memcpy(ps_slice_data(&bytes), state->data, state->size);
+        } else {
             send_state_error(
                 st, q, PS_E_NOMEM,
                 "the server has no memory for a copy of the state");
             return;
         }
-        memcpy(ps_slice_data(&copy), state->data, state->size);
     }
-    reply_state(st, q, part, &copy);
+    reply_state(st, q, part, &bytes);
 }
 
 /* Makes the loaded master weights the value. */
@@ -641,7 +645,7 @@ static int store_state(const struct ps_server_request *q, struct ps_part *part)
     const struct ps_rec_part *rec = q->parts;
     struct ps_server_job *job = q->from.slot->job;
     const enum ps_part_buffer place = ps_server_state_place(job, m->which);
-    struct ps_buf *state = part->buffers[place].buf;
+    struct ps_slice state;
 
     if (m->which < UINT8_MAX &&
         (m->which >= ps_server_state_count(job, part) ||
@@ -656,8 +660,13 @@ static int store_state(const struct ps_server_request *q, struct ps_part *part)
     if (m->which == UINT8_MAX) {
         return 0;
     }
-    memcpy(state->data, ps_slice_data(q->payload), state->size);
-    ps_buf_invalidate_copy(state);
+    int rc = ps_server_memory_alloc(job, q->bytes, &state);
+
+    if (rc != 0) {
+        return rc;
+    }
+    memcpy(ps_slice_data(&state), ps_slice_data(q->payload), state.len);
+    ps_store_set_buffer(&job->store, part, place, &state);
     return place == PS_PART_BUFFER_MASTER ? make_value_from_master(job, part)
                                           : 0;
 }
@@ -686,8 +695,11 @@ void ps_server_on_state_put(struct ps_server_step *st,
     int rc = store_state(q, part);
 
     if (rc != 0) {
-        send_state_error(st, q, rc,
-                         "the state does not belong to this optimizer and key");
+        send_state_error(
+            st, q, rc,
+            rc == PS_E_NOMEM
+                ? "the server has no memory for the optimizer's state"
+                : "the state does not belong to this optimizer and key");
         return;
     }
     reply_state(st, q, part, &(struct ps_slice){0});

@@ -34,6 +34,13 @@ static bool has_master_weights(const struct ps_part *part)
            !ps_dtype_is_float(part->image.dtype);
 }
 
+/* True if the state has a holder beside its partition (rule E1); one on a device
+ * has none (rule E2). */
+static bool is_held(const struct ps_buf *state)
+{
+    return state->refs > 1 && state->copy == NULL;
+}
+
 /* Bytes of the partition in the type in which steps are computed. */
 static size_t work_bytes(const struct ps_part *part)
 {
@@ -61,9 +68,10 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
     uint64_t missing = 0;
 
     for (unsigned i = 0; i < ps_server_state_count(job, part); i++) {
-        missing += part->buffers[ps_server_state_place(job, i)].buf == NULL
-                       ? work_bytes(part)
-                       : 0;
+        const struct ps_buf *state =
+            part->buffers[ps_server_state_place(job, i)].buf;
+
+        missing += state == NULL || is_held(state) ? work_bytes(part) : 0;
     }
     return missing;
 }
@@ -151,6 +159,75 @@ static struct ps_optim_step_params next_step(struct ps_server_job *job,
     return at;
 }
 
+int ps_server_merge_prepare_next(struct ps_server_merge *run,
+                                 enum ps_part_buffer place)
+{
+    const struct ps_slice *now = &run->part->buffers[place];
+
+    return run->next[place].buf != NULL || !is_held(now->buf)
+               ? 0
+               : ps_server_memory_alloc(run->job, now->len, &run->next[place]);
+}
+
+void ps_server_merge_install_next(struct ps_server_merge *run)
+{
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if (run->next[i].buf != NULL) {
+            ps_store_set_buffer(&run->job->store, run->part,
+                                (enum ps_part_buffer)i, &run->next[i]);
+            run->next[i] = (struct ps_slice){0};
+        }
+    }
+}
+
+/* Allocates the states that one stage of the step writes. */
+static int prepare_states(struct ps_server_merge *run,
+                          const struct ps_optim_step_params *at)
+{
+    struct ps_job stage = {0};
+    int rc = ps_server_optimizer_make_states(run->job, run->part);
+
+    ps_optim_plan_step(&run->job->optim, at, &stage);
+
+    const unsigned states = stage.op != PS_JOB_SGD
+                                ? ps_step_states(stage.step.kind)
+                                : stage.sgd.momentum != 0;
+
+    for (unsigned i = 0; i < states && rc == 0; i++) {
+        rc = ps_server_merge_prepare_next(
+            run, (enum ps_part_buffer)(PS_PART_BUFFER_STATE_0 + i));
+    }
+    return rc == 0 && has_master_weights(run->part) && !stage.direction_only
+               ? ps_server_merge_prepare_next(run, PS_PART_BUFFER_MASTER)
+               : rc;
+}
+
+int ps_server_optimizer_prepare_step(struct ps_server_merge *run)
+{
+    const struct ps_optim_step_params at = next_step(run->job, run->part);
+
+    return prepare_states(run, &at);
+}
+
+struct ps_buf *ps_server_merge_add_state(const struct ps_server_merge *run,
+                                         enum ps_part_buffer place,
+                                         enum ps_kept kept, const void **prior,
+                                         struct ps_compute *c)
+{
+    struct ps_buf *now = run->part->buffers[place].buf;
+    struct ps_buf *next = run->next[place].buf;
+
+    ps_compute_pin(c, now);
+    if (next == NULL) {
+        c->job.kept[kept] = now;
+        return now;
+    }
+    *prior = now->data;
+    c->job.kept[kept] = NULL;
+    ps_compute_pin(c, next);
+    return next;
+}
+
 /* Makes the computation take one stage of the step, too. */
 static void add_stage(struct ps_server_merge *run,
                       const struct ps_optim_step_params *at,
@@ -164,17 +241,20 @@ static void add_stage(struct ps_server_merge *run,
     c->job.kept[PS_KEPT_WEIGHT] = ps_part_value(part)->buf;
     ps_compute_pin(c, ps_part_value(part)->buf);
     for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
-        c->job.states[i] = ps_part_state(part, i)->data;
-        c->job.kept[PS_KEPT_STATE_0 + i] = ps_part_state(part, i);
-        ps_compute_pin(c, ps_part_state(part, i));
+        c->job.states[i] =
+            ps_server_merge_add_state(
+                run, (enum ps_part_buffer)(PS_PART_BUFFER_STATE_0 + i),
+                (enum ps_kept)(PS_KEPT_STATE_0 + i), &c->job.prior.states[i], c)
+                ->data;
     }
     c->job.state = c->job.states[0];
     if (has_master_weights(part)) {
         c->job.storage_dtype = (enum ps_dtype)part->image.dtype;
         c->job.dtype = PS_DTYPE_FLOAT32;
-        c->job.master = ps_part_state(part, PS_PART_MASTER)->data;
-        c->job.kept[PS_KEPT_WEIGHT] = ps_part_state(part, PS_PART_MASTER);
-        ps_compute_pin(c, ps_part_state(part, PS_PART_MASTER));
+        c->job.master = ps_server_merge_add_state(run, PS_PART_BUFFER_MASTER,
+                                                  PS_KEPT_WEIGHT,
+                                                  &c->job.prior.master, c)
+                            ->data;
     }
 }
 
@@ -360,6 +440,7 @@ void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
     }
     ps_buf_unref(run->result.buf);
     ps_buf_unref(run->encoded.buf);
+    ps_image_drop(run->next);
     ps_buf_unref(run->staged.work.buf);
     ps_buf_unref(run->staged.square_sums);
     run->part->merge = NULL;
@@ -383,7 +464,8 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
     if (part->merge != NULL) {
         const struct ps_server_merge *run = part->merge;
 
-        if (run->encoded.buf != NULL) {
+        if (run->encoded.buf != NULL &&
+            run->next[PS_PART_BUFFER_STATE_0].buf == NULL) {
             /* The computation may still write this residual; the next one gets
              * a fresh one. */
             ps_store_set_buffer(&job->store, part, PS_PART_BUFFER_STATE_0,
@@ -455,7 +537,7 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
     const uint64_t sources = code_len != 0 ? count_codes(open, code_len)
                                            : open->round.nonempty;
     struct ps_compute *c = ps_compute_new(
-        0, (uint32_t)sources + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
+        0, (uint32_t)sources + (adds || takes ? 1 : 0), 5 + 2 * PS_PART_STATES);
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->image.dtype;
@@ -500,7 +582,7 @@ static int prepare_stage(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
     const bool last = run->staged.params.stage == PS_STAGE_LAST;
-    int rc = ps_server_optimizer_make_states(run->job, part);
+    int rc = prepare_states(run, &run->staged.params);
 
     if (rc == 0 && run->staged.work.buf == NULL) {
         rc = ps_server_memory_alloc(run->job, work_bytes(part),
@@ -535,7 +617,7 @@ static struct ps_square_sum *square_sums_of(const struct ps_server_merge *run)
 /* Returns the computation of a later stage, whose only source is `work`. */
 static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
 {
-    struct ps_compute *c = ps_compute_new(0, 1, 5 + PS_PART_STATES);
+    struct ps_compute *c = ps_compute_new(0, 1, 5 + 2 * PS_PART_STATES);
 
     c->job.dtype = (enum ps_dtype)run->part->image.dtype;
     c->job.count = run->part->image.count;

@@ -86,11 +86,12 @@ static void add_states(struct ps_cuda_plan *p)
     const struct ps_job *job = p->job;
 
     if (job->op == PS_JOB_SGD && job->sgd.momentum != 0) {
-        add_span(p, PS_CUDA_STATE_0, p->size, job->state, job->state);
+        add_span(p, PS_CUDA_STATE_0, p->size, ps_job_prior_state(job, 0),
+                 job->state);
         keep_span(p, PS_CUDA_STATE_0, PS_KEPT_STATE_0);
     }
     for (unsigned i = 0; job->op == PS_JOB_STEP && i < p->range->states; i++) {
-        add_span(p, PS_CUDA_STATE_0 + i, p->size, job->states[i],
+        add_span(p, PS_CUDA_STATE_0 + i, p->size, ps_job_prior_state(job, i),
                  job->states[i]);
         keep_span(p, PS_CUDA_STATE_0 + i, PS_KEPT_STATE_0 + i);
     }
@@ -100,7 +101,7 @@ static void add_update(struct ps_cuda_plan *p)
 {
     const struct ps_job *job = p->job;
     const bool is_half = ps_job_is_half(job);
-    const void *weights = is_half ? job->master : job->weight;
+    const void *weights = is_half ? ps_job_prior_master(job) : job->weight;
 
     if (job->direction_only) {
         add_span(p, PS_CUDA_FIXED_WEIGHTS, p->size, weights, NULL);
