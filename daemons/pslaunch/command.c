@@ -327,6 +327,9 @@ void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
     if (p->job.run.weight != 0) {
         env_number(e, "PSKV_WEIGHT", p->job.run.weight);
     }
+    if (p->job.run.replicas != 0) {
+        env_number(e, "PSKV_REPLICAS", p->job.run.replicas);
+    }
     env_default(e, "PYTHONUNBUFFERED", "1");
     if (p->workers > 1) {
         env_default(e, "OMP_NUM_THREADS", "1");

@@ -34,7 +34,8 @@ struct job_options {
     struct {
         const char *mode;
         const char *placement;
-        uint64_t weight; /* 0: not stated. */
+        uint64_t weight;   /* 0: not stated. */
+        uint64_t replicas; /* 0: not stated. */
         struct ps_option_list env;
         struct ps_option_list env_worker;
         struct ps_option_list env_server;

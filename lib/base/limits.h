@@ -35,6 +35,9 @@
  * and the largest; a larger one is refused. */
 #define PS_JOB_WEIGHT_DEFAULT      100u
 #define PS_JOB_WEIGHT_MAX          1000u
+/* Servers that have each value of a job: a third copy would cost another half
+ * of the memory, for the loss of two hosts within the time of a refill. */
+#define PS_REPLICAS_MAX            2u
 #define PS_SERVERS_MAX             256u
 /* Names of the training scalars of one job; further ones are refused. Enough for
  * curves that a person compares, and a page of metrics stays short. */

@@ -31,6 +31,7 @@ const char *const ps_variables[] = {
     "PSKV_PARTITION_BYTES",
     "PSKV_PLACEMENT",
     "PSKV_RANK",
+    "PSKV_REPLICAS",
     "PSKV_RULE",
     "PSKV_SCHED", /* psctl: address of the scheduler. */
     "PSKV_SOCKET",

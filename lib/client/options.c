@@ -61,7 +61,7 @@ void psc_options_init(struct psc_options *o, size_t size)
  * socket. */
 #define SPIN_MAX_US 1000000
 
-/* Checks the numbers of ranks and servers, and the weight. */
+/* Checks the numbers of ranks, servers and replicas, and the weight. */
 static int check_sizes(const struct psc_options *o, char *err, size_t size)
 {
     if (o->num_workers == 0 || o->num_workers > PS_RANKS_MAX) {
@@ -85,6 +85,11 @@ static int check_sizes(const struct psc_options *o, char *err, size_t size)
         return client_open_error(err, size, PSC_E_INVAL,
                                  "weight is %u, but must be from 1 to %u",
                                  o->weight, PS_JOB_WEIGHT_MAX);
+    }
+    if (o->replicas > PS_REPLICAS_MAX) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "replicas is %u, but must be 1 or 2",
+                                 o->replicas);
     }
     return 0;
 }
@@ -448,6 +453,7 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_word(r, "PSKV_RULE", rules, 3, "none, accumulate or assign", &o->rule);
     read_u32(r, "PSKV_STALENESS", 0, UINT32_MAX, &o->staleness);
     read_u32(r, "PSKV_WEIGHT", 1, PS_JOB_WEIGHT_MAX, &o->weight);
+    read_u32(r, "PSKV_REPLICAS", 1, PS_REPLICAS_MAX, &o->replicas);
     read_word(r, "PSKV_ON_LOSS", losses, 2, "wait or fail", &o->on_loss);
     read_word(r, "PSKV_PLACEMENT", placements, 2, "balanced or mxnet",
               &o->placement);

@@ -147,6 +147,7 @@ void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg)
             .partition_bytes = o->partition_bytes,
             .start_timeout_ns = PS_MILLIS(o->start_timeout_ms),
             .weight = o->weight,
+            .replicas = o->replicas,
             .holds_segments = options_allow_reattach(o),
             .token = c->token,
             .process = waiting_process(),

@@ -32,6 +32,7 @@ AUTHORITIES = {
     "none": "Nothing changes: the receiver only shows what it says.",
     "session": "It is about the sender's own connection or session alone.",
     "user": "The rights of a user or token are looked up for the object.",
+    "place": "The server named in the place of the job, with its epoch.",
     "scheduler": "The scheduler of this cluster.",
     "owner": "The owner of each partition that it names.",
     "member": "A member of the job that it names, and of the slot.",
@@ -545,7 +546,8 @@ class Reader:
             if name not in AUTHORITIES:
                 self.fail(line, f"{what}: 'authority' must be one of "
                                 + ", ".join(AUTHORITIES))
-            needs = {"owner": {"gen"}, "member": {"gen"}}.get(name, set())
+            needs = {"owner": {"gen"}, "member": {"gen"},
+                     "place": {"gen", "epoch"}}.get(name, set())
             if name == "member" and "server" in message.receivers and \
                     "sched" not in message.receivers:
                 needs = needs | {"slot"}

@@ -140,8 +140,8 @@ CASES = [
     ("authority = \"scheduler\"\n", "",
      "message: 'authority' is missing", "[[message]]\nname = \"seq\""),
     ("authority = \"scheduler\"", "authority = \"sched\"",
-     "message seq: 'authority' must be one of none, session, user, scheduler, "
-     "owner, member, addressee"),
+     "message seq: 'authority' must be one of none, session, user, place, "
+     "scheduler, owner, member, addressee"),
     ("authority = \"scheduler\"", "authority = \"user\"",
      "message seq: members take only the scheduler's own from it: authority "
      "scheduler or session"),

@@ -72,6 +72,7 @@ class Options(Structure):
         ("wait_notes_ms", c_int32),
         ("weight", c_uint32),
         ("token_file", c_char_p),
+        ("replicas", c_uint32),
     ]
 
 

@@ -63,6 +63,7 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
            partition_bytes: Optional[int] = None,
            staleness: Optional[int] = None,
            weight: Optional[int] = None,
+           replicas: Optional[int] = None,
            token_file: Optional[str] = None,
            connect_timeout: Optional[float] = None,
            start_timeout: Optional[float] = None,
@@ -82,6 +83,8 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     "accumulate" adds it to the value, "assign" replaces the value.
     `weight`, 1 to 1000, is the share of the job where it competes with others
     for a server or a link; 100 unless given.
+    `replicas`, 1 or 2, is the number of servers that have each value: with 2, a
+    sync job outlives the loss of a server's host.
     `token_file` has a token with the right train (psctl token issue), by which
     this process takes part in a job of the token's user.
     `timeout` is the limit in seconds of every call that waits; None: none."""
@@ -120,7 +123,8 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
                           ("num_servers", num_servers),
                           ("big_array_bound", big_array_bound),
                           ("partition_bytes", partition_bytes),
-                          ("staleness", staleness), ("weight", weight)):
+                          ("staleness", staleness), ("weight", weight),
+                          ("replicas", replicas)):
         if number is not None:
             if number < 0:
                 raise error(INVAL, "%s must not be negative" % field)

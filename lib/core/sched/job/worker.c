@@ -3,6 +3,7 @@
 #include "core/sched/job/run.h"
 
 #include "base/name_hash.h"
+#include "base/num.h"
 #include "core/part/fair.h"
 #include "core/sched/inner.h"
 #include "core/sched/query/query.h"
@@ -78,6 +79,10 @@ static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
                     PS_JOB_WEIGHT_MAX);
         return PS_E_INVAL;
     }
+    if (m->replicas > 1) {
+        ps_str_addf(why, "replicas is %u and must be 1", m->replicas);
+        return PS_E_INVAL;
+    }
     if (m->partition_bytes != 0 &&
         (m->partition_bytes < PS_PARTITION_BYTES_MIN ||
          m->partition_bytes > PS_PARTITION_BYTES_MAX)) {
@@ -138,6 +143,8 @@ static int check_same_options(const struct ps_sched_job *j,
         {"staleness", j->opt.staleness, m->staleness},
         {"partition_bytes", j->opt.partition_bytes, partition},
         {"weight", j->opt.weight, ps_fair_weight(m->weight)},
+        {"replicas", ps_max_u64(j->opt.replicas, 1),
+         ps_max_u64(m->replicas, 1)},
     };
     const struct {
         const char *what;
