@@ -31,6 +31,7 @@ enum {
     OPT_PORT_FILE,
     OPT_LOG_FORMAT,
     OPT_SCHED,
+    OPT_KEEP,
 };
 
 static const struct option arg_options[] = {
@@ -43,6 +44,7 @@ static const struct option arg_options[] = {
     {"log-level", required_argument, NULL, 'l'},
     {"log-format", required_argument, NULL, OPT_LOG_FORMAT},
     {"sched", required_argument, NULL, OPT_SCHED},
+    {"keep", no_argument, NULL, OPT_KEEP},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
@@ -165,6 +167,10 @@ static bool parse_arg(struct daemon *d, int c)
                report_usage_error(d, "--port-file is not for this program");
     case OPT_SCHED:
         return parse_sched(d, optarg);
+    case OPT_KEEP:
+        d->is_kept = d->spec->has_state_memory;
+        return d->is_kept ||
+               report_usage_error(d, "--keep is not for this program");
     case 'h':
         a->help = true;
         return true;
@@ -219,6 +225,11 @@ void daemon_print_help(const struct daemon *d)
     if (d->spec->listen != PS_DAEMON_NONE) {
         printf("      --port-file FILE     write the port that is listened "
                "on\n");
+    }
+    if (d->spec->has_state_memory) {
+        printf("      --keep               run in a child, and start it again "
+               "with "
+               "its memory\n                           when it is killed\n");
     }
     printf("  -l, --log-level LEVEL    error, warning, notice, info, debug or "
            "trace\n"

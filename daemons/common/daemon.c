@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "common/exit.h"
+#include "common/keeper.h"
 #include "common/logsink.h"
 #include "common/system.h"
 #include "driver/driver.h"
@@ -224,6 +225,10 @@ static void daemon_stop(void *ctx, int signum)
     ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
     ps_notify("STOPPING=1");
     daemon_http_publish(d);
+    if (ps_keeper_survives_stop()) {
+        shut_down_machine(d); /* The next process goes on with the jobs. */
+        return;
+    }
     if (d->spec->shutdown_last) {
         ps_driver_drain(d->driver);
     } else {
@@ -574,7 +579,7 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     } else if (d.args.version) {
         daemon_print_version(spec);
         code = PS_EXIT_OK;
-    } else {
+    } else if (!d.is_kept || !ps_keeper_fork(spec->options->program, &code)) {
         code = run_with_options(&d);
     }
     daemon_tls_fini(&d);

@@ -101,6 +101,7 @@ struct ps_daemon_spec {
      * when nothing is in progress any more, and PS_EV_DRAIN with the signal.
      * False: PS_EV_SHUTDOWN comes with the signal. */
     bool shutdown_last;
+    bool has_state_memory; /* See keeper.h; takes --keep. */
 };
 
 /* Sets a limit of accounts of one kind, and those on keys and partitions. */

@@ -128,6 +128,7 @@ struct daemon {
     struct ps_driver *driver;
     struct ps_daemon_app app;
     struct ps_loop_timer grace_timer;
+    bool is_kept;    /* --keep: runs in a child of a keeper. */
     bool is_serving; /* Readiness has been reported. */
     bool is_stopping;
     int exit_code;

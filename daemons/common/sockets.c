@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/variables.h"
+#include "common/keeper.h"
 #include "common/system.h"
 #include "driver/driver.h"
 #include "net/addr.h"
@@ -226,6 +227,9 @@ int daemon_sockets_open(struct daemon *d)
     if (ps_activation_take(&given, &why) != 0) {
         ps_log(PS_LOG_ERROR, "%s", why.data);
         return PS_EXIT_CONFIG;
+    }
+    if (given.state_fd >= 0) {
+        ps_keeper_inherit(given.state_fd);
     }
     if ((given.tcp_fd >= 0 && l == NULL) ||
         (given.local_fd >= 0 && d->spec->socket == NULL)) {

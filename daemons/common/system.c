@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "common/keeper.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,13 +74,15 @@ const char *ps_advice_local(int rc, int errnum)
 
 #define FIRST_FD 3
 
-/* Number of descriptors that are meant for this process. */
-static int announced(void)
+/* Number of descriptors that are meant for this process, and their names, with a
+ * colon between two. */
+static int announced(struct ps_str *names)
 {
     const char *pid = getenv("LISTEN_PID");
     const char *fds = getenv("LISTEN_FDS");
     long count = 0;
 
+    ps_str_add(names, ps_str_or_empty(getenv("LISTEN_FDNAMES")));
     if (pid != NULL && fds != NULL && strtol(pid, NULL, 10) == (long)getpid()) {
         count = strtol(fds, NULL, 10);
     }
@@ -87,6 +90,19 @@ static int announced(void)
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
     return count < 0 || count > 1024 ? 0 : (int)count;
+}
+
+/* True if name `index` of the list is that of state memory. */
+static bool is_state(const char *names, int index)
+{
+    const size_t len = strlen(PS_KEEPER_NAME);
+
+    for (; index > 0 && names != NULL; index--) {
+        names = strchr(names, ':');
+        names = names != NULL ? names + 1 : NULL;
+    }
+    return names != NULL && strncmp(names, PS_KEEPER_NAME, len) == 0 &&
+           (names[len] == ':' || names[len] == '\0');
 }
 
 static bool int_option(int fd, int name, int *ret_value)
@@ -123,12 +139,16 @@ static bool prepare(int fd)
 
 int ps_activation_take(struct ps_activation *ret_sockets, struct ps_str *why)
 {
-    const int count = announced();
+    struct ps_str names = PS_STR_ROOM(1024);
+    const int count = announced(&names);
     int rc = 0;
 
-    *ret_sockets = (struct ps_activation){.tcp_fd = -1, .local_fd = -1};
+    *ret_sockets = (struct ps_activation){
+        .tcp_fd = -1, .local_fd = -1, .state_fd = -1};
     for (int fd = FIRST_FD; rc == 0 && fd < FIRST_FD + count; fd++) {
-        int *place = place_of(ret_sockets, fd);
+        int *place = is_state(names.data, fd - FIRST_FD)
+                         ? &ret_sockets->state_fd
+                         : place_of(ret_sockets, fd);
 
         if (place == NULL) {
             ps_str_addf(
@@ -137,6 +157,8 @@ int ps_activation_take(struct ps_activation *ret_sockets, struct ps_str *why)
                 "TCP or Unix socket (ListenStream=)",
                 fd);
             rc = PS_E_INVAL;
+        } else if (*place >= 0 && place == &ret_sockets->state_fd) {
+            close(fd); /* Of an earlier configuration of the store. */
         } else if (*place >= 0) {
             ps_str_addf(
                 why,
@@ -162,6 +184,7 @@ static struct {
     struct sockaddr_un to;
     socklen_t to_len;
     ps_time watchdog;
+    bool has_store;
 } notify_state = {.fd = -1, .watchdog = PS_TIME_NEVER};
 
 static void init_watchdog(void)
@@ -196,7 +219,10 @@ void ps_notify_init(void)
             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
         notify_state.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         init_watchdog();
+        /* Of systemd 254 and later; the unit sets it for earlier ones. */
+        notify_state.has_store = atoi(ps_str_or_empty(getenv("FDSTORE"))) > 0;
     }
+    unsetenv("FDSTORE");
     unsetenv("NOTIFY_SOCKET");
     unsetenv("WATCHDOG_USEC");
     unsetenv("WATCHDOG_PID");
@@ -219,6 +245,46 @@ void ps_notify(const char *fmt, ...)
                      MSG_NOSIGNAL | MSG_DONTWAIT,
                      (struct sockaddr *)&notify_state.to, notify_state.to_len);
     }
+}
+
+/* Sends the text, with the descriptor unless it is -1. */
+static bool notify_with(const char *text, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec part = {.iov_base = (char *)(uintptr_t)text,
+                         .iov_len = strlen(text)};
+    struct msghdr m = {.msg_name = &notify_state.to,
+                       .msg_namelen = notify_state.to_len,
+                       .msg_iov = &part,
+                       .msg_iovlen = 1};
+
+    if (fd >= 0) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof(control.bytes);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &fd, sizeof(int));
+    }
+    return sendmsg(notify_state.fd, &m, MSG_NOSIGNAL) >= 0;
+}
+
+bool ps_notify_store(const char *name, int fd)
+{
+    char text[128];
+
+    if (!notify_state.has_store) {
+        return false;
+    }
+    snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+    (void)notify_with(text, -1);
+    snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s", name);
+    return notify_with(text, fd);
 }
 
 ps_time ps_notify_watchdog(void)

@@ -18,12 +18,13 @@ const char *ps_advice_local(int rc, int errnum);
 struct ps_str;
 
 struct ps_activation {
-    int tcp_fd;   /* -1: none; so is the other. */
+    int tcp_fd;   /* -1: none; so are the others. */
     int local_fd; /* Unix socket. */
+    int state_fd; /* Of name PS_KEEPER_NAME in the manager's store. */
 };
 
-/* Takes the sockets that LISTEN_PID and LISTEN_FDS announce, and unsets both.
- * The caller owns the descriptors, which are not inherited further. PS_E_INVAL,
+/* Takes the descriptors that LISTEN_PID and LISTEN_FDS announce, and unsets
+ * both. The caller owns the descriptors, which are not inherited further. PS_E_INVAL,
  * with the cause in `why`: a descriptor is not a listening TCP or Unix socket,
  * or is the second of its kind. */
 PS_MUST_USE int ps_activation_take(struct ps_activation *ret_sockets,
@@ -33,6 +34,9 @@ PS_MUST_USE int ps_activation_take(struct ps_activation *ret_sockets,
 void ps_notify_init(void);
 /* Sends "READY=1" and the like; no-op without a service manager. */
 void ps_notify(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Has the service manager store the descriptor under this name, in place of what
+ * it has of that name. False: there is no manager with a store. */
+bool ps_notify_store(const char *name, int fd);
 /* Interval of WATCHDOG=1; PS_TIME_NEVER: no watchdog. */
 ps_time ps_notify_watchdog(void);
 

@@ -139,10 +139,13 @@ static int load_files(const struct daemon *d, const struct ps_options *o,
     return rc;
 }
 
-/* Reads the descriptor to its end, and closes it. NULL: errno. */
+/* Reads the descriptor to its end, and closes it. NULL: errno. A memfd is read
+ * from its beginning, which an earlier child of a keeper has read, too. */
 static char *read_descriptor(int fd)
 {
     char *text = ps_alloc(PS_TLS_PEM_MAX + 1);
+
+    (void)lseek(fd, 0, SEEK_SET); /* A pipe has no beginning. */
     const ssize_t len = ps_file_read(fd, text, PS_TLS_PEM_MAX);
     const int error = len < 0 ? errno : EMSGSIZE;
 

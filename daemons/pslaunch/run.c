@@ -223,6 +223,7 @@ static bool start_server(struct run *r, uint32_t number, const char *sched)
     bool ok;
 
     words_begin(&w, r, "psserver", PS_ROLE_SERVER);
+    words_add(&w, "--keep");
     words_add(&w, "--sched");
     words_add(&w, sched);
     words_node(&w, SERVER_NODE, number);

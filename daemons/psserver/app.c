@@ -241,6 +241,7 @@ static const struct ps_daemon_spec psserver_spec = {
     .dump = log_state,
     .metrics = add_metrics,
     .shutdown_last = true,
+    .has_state_memory = true,
 };
 
 int main(int argc, char **argv)
