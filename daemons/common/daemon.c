@@ -383,6 +383,7 @@ static void make_driver(struct daemon *d)
         .same_host = daemon_uses_shm(d),
         .link_connections = connections != NULL ? (uint32_t)*connections : 1,
         .bulk = c->congestion_control == 0 ? PS_TCP_BULK : PS_TCP_BULK_SYSTEM,
+        .checksums = (enum ps_conn_checksums)c->checksums,
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,
         .busy_poll = c->spin,

@@ -225,6 +225,10 @@ static void add_common(const struct daemon *d, struct ps_metrics *m)
                     s.paused);
     ps_metric_counter(m, "connections_refused_total",
                       "Connections beyond a limit.", s.refused);
+    ps_metric_counter(m, "corrupt_frames_total",
+                      "Frames with a wrong checksum; each has closed its "
+                      "connection.",
+                      s.corrupt);
     ps_metric_counter(m, "received_bytes_total", "Bytes read from connections.",
                       s.bytes_in);
     ps_metric_counter(m, "sent_bytes_total", "Bytes written to connections.",

@@ -158,6 +158,16 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
              "of 10 ms or more use bbr if the system allows it, because they "
              "may lose packets without congestion; system: all connections use "
              "the system's."},
+    {.path = "network.checksums",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "auto|on|off",
+     .offset = AT(checksums),
+     .help = "Checksums in the frames of plain TCP connections between "
+             "daemons: a frame whose bytes the network has changed closes its "
+             "connection and is sent again. They are used if either side asks "
+             "for them; auto: it asks if the other one is on another host. TLS "
+             "has its own."},
     {.path = "network.spin",
      .text = "auto",
      .type = PS_OPTION_DURATION,

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Number of rows in each group. */
-#define PS_COMMON_ROWS    31
+#define PS_COMMON_ROWS    32
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
 #define PS_TRANSPORT_ROWS 3
@@ -62,6 +62,7 @@ struct ps_common_options {
     ps_time header;
     ps_time stall;
     int congestion_control;  /* 0: auto, 1: the system's default. */
+    int checksums;           /* enum ps_conn_checksums */
     uint64_t receive_buffer; /* 0: chosen by the system; so is `send_buffer`. */
     uint64_t send_buffer;
     ps_time spin; /* Limit on busy polling; or PS_SPIN_AUTO. */

@@ -169,6 +169,7 @@ void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
     sum->moved_by_pool += s.moved_by_pool;
     sum->reads += s.reads;
     sum->writes += s.writes;
+    sum->corrupt += s.corrupt;
 }
 
 static void on_closed(void *ctx, struct ps_conn *conn, int rc)
@@ -404,6 +405,7 @@ static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
         .is_shm = o->is_shm,
         .arenas = d->opt.arenas,
         .io_pool = d->opt.io_pool,
+        .checksums = d->opt.checksums,
         .tcp = d->opt.self == PS_ROLE_SCHED ||
                        (o->peer_roles & 1u << PS_ROLE_SCHED) != 0
                    ? PS_TCP_LEASES

@@ -55,8 +55,9 @@ struct ps_driver_options {
     uint64_t output;
     uint64_t link_output;
     uint64_t output_total;
-    bool same_host;          /* Dials servers on this host by net/shm_peer.h. */
-    enum ps_tcp_kind bulk;   /* Kind of the links between agents and servers. */
+    bool same_host;        /* Dials servers on this host by net/shm_peer.h. */
+    enum ps_tcp_kind bulk; /* Kind of the links between agents and servers. */
+    enum ps_conn_checksums checksums;
     uint32_t receive_buffer; /* 0: chosen by the system; so is `send_buffer`. */
     uint32_t send_buffer;
     ps_time busy_poll;        /* Limit on busy polling, see base/spin.h. */
@@ -122,6 +123,7 @@ struct ps_driver_stats {
     uint64_t reads;
     uint64_t writes;
     uint64_t refused; /* Connections beyond a limit. */
+    uint64_t corrupt; /* Frames with a wrong checksum. */
 };
 void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret);
 /* Logs one line for each connection. */

@@ -111,6 +111,24 @@ uint64_t ps_addr_source(const struct sockaddr *sa)
     return IN6_IS_ADDR_V4MAPPED(v6) ? number & UINT32_MAX : number;
 }
 
+bool ps_addr_is_same_host(const struct sockaddr *own,
+                          const struct sockaddr *peer)
+{
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)peer)->sin6_addr;
+
+    if (own->sa_family != peer->sa_family) {
+        return false;
+    }
+    if (peer->sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(v6)) {
+        return IN6_IS_ADDR_LOOPBACK(v6) ||
+               IN6_ARE_ADDR_EQUAL(
+                   v6, &((const struct sockaddr_in6 *)own)->sin6_addr);
+    }
+    const uint64_t v4 = ps_addr_source(peer);
+
+    return v4 >> 24 == IN_LOOPBACKNET || v4 == ps_addr_source(own);
+}
+
 enum ps_addr_kind ps_addr_kind(const char *host)
 {
     struct in_addr v4;

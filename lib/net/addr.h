@@ -29,6 +29,11 @@ void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap);
  * address, of which a host can have all the others. 0 for other families. */
 uint64_t ps_addr_source(const struct sockaddr *sa);
 
+/* True if the two addresses of a socket, its own and its peer's, are those of
+ * one host: a loopback address, or twice the same. */
+bool ps_addr_is_same_host(const struct sockaddr *own,
+                          const struct sockaddr *peer);
+
 enum ps_addr_kind {
     PS_ADDR_NAME,     /* A name, which needs a look-up. */
     PS_ADDR_LOOPBACK, /* 127/8, ::1 */

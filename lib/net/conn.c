@@ -308,6 +308,12 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->poll.data = c;
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
     conn_init_transport(c, opt);
+    if (c->transport.ops->is_tcp && c->transport.ops->is_plain &&
+        (opt->checksums == PS_CONN_CHECKSUMS_WANTED ||
+         (opt->checksums == PS_CONN_CHECKSUMS_AUTO &&
+          ps_tcp_is_foreign(opt->fd)))) {
+        c->checksums = CONN_CHECKSUMS_ASKED;
+    }
     set_socket_buffers(c, opt);
     ps_frame_reader_init(&c->reader);
     ps_frame_writer_init(&c->writer, PS_PROTOCOL);

@@ -16,7 +16,7 @@
  * frame (PS_E_PROTO, PS_E_PERM, PS_E_TOOBIG, PS_E_VERSION); no handshake or an
  * incomplete header for too long (PS_E_TIMEOUT); more queued output than
  * allowed, or no progress of it for too long (PS_E_FULL, PS_E_TIMEOUT); a
- * failed system call (PS_E_IO ...); or this side closes. ps_conn_reason()
+ * failed system call, or a wrong checksum (PS_E_IO ...); or this side closes. ps_conn_reason()
  * returns the text.
  *
  * Callbacks run from the loop and inside ps_conn_resume(); a frame's `done`
@@ -70,6 +70,14 @@ struct ps_conn_limits {
     uint64_t output_max;
 };
 
+/* Whether this side wants checksums in the frames of a connection by plain TCP
+ * (rules F4 to F7). */
+enum ps_conn_checksums {
+    PS_CONN_CHECKSUMS_AUTO, /* If the peer is on another host. */
+    PS_CONN_CHECKSUMS_WANTED,
+    PS_CONN_CHECKSUMS_UNWANTED,
+};
+
 struct ps_conn_options {
     struct ps_loop *loop;
     int fd; /* Connected socket; owned by the connection if open succeeds. */
@@ -87,6 +95,7 @@ struct ps_conn_options {
     /* Arenas that a same-host peer may map; NULL: none. */
     struct ps_arenas *arenas;
     struct ps_io_pool *io_pool; /* I/O threads for TCP; NULL: none. */
+    enum ps_conn_checksums checksums;
     enum ps_tcp_kind tcp;
     uint32_t receive_buffer; /* SO_RCVBUF; 0: chosen by the system. */
     uint32_t send_buffer;
@@ -206,5 +215,6 @@ struct ps_conn_stats {
     uint64_t copied;        /* Payload bytes that passed through staging. */
     uint64_t by_reference;  /* Payload bytes copied from the peer's memory. */
     uint64_t moved_by_pool; /* Bytes received and sent by I/O threads. */
+    uint64_t corrupt; /* Frames with a wrong checksum; the first one closes. */
 };
 void ps_conn_stats(const struct ps_conn *c, struct ps_conn_stats *ret_stats);

@@ -57,10 +57,14 @@ enum ps_frame_phase {
 
 /* Zeroed at first, then ps_frame_reader_init(). */
 struct ps_frame_reader {
-    uint8_t phase; /* enum ps_frame_phase. */
-    bool is_large; /* The payload is read straight to its place. */
+    uint8_t phase;      /* enum ps_frame_phase. */
+    bool is_large;      /* The payload is read straight to its place. */
+    bool has_checksums; /* As the frame in progress has them. */
     struct ps_frame_prefix prefix;
-    uint32_t head_len; /* Bytes after the prefix: header and references. */
+    /* Of the frame in progress. */
+    struct ps_fixed_frame_checksums checksums;
+    /* Bytes after the prefix: checksums, header and references. */
+    uint32_t head_len;
     uint8_t *staging;
     uint32_t staging_cap;
     uint32_t staging_from; /* Place of the first byte not parsed. */
@@ -145,9 +149,16 @@ PS_MUST_USE int ps_out_frame_new(const struct ps_frame_writer *w,
 /* The same for a message without payload, of which others have the body;
  * *body is encoded if it is NULL. */
 PS_MUST_USE int ps_out_frame_new_shared(const struct ps_frame_writer *w,
-                                        const struct ps_msg *msg,
+                                        const struct ps_msg *msg, size_t extra,
                                         struct ps_msg_body **body,
                                         struct ps_out_frame **ret_frame);
+/* Inserts the checksums of header and payload (rule F4), for which the frame has
+ * space. */
+void ps_out_frame_add_checksums(struct ps_out_frame *f);
+/* Those of a header of `len` bytes, and of a payload. */
+uint64_t ps_frame_header_checksum(const struct ps_frame_prefix *prefix,
+                                  const void *header, size_t len);
+uint64_t ps_frame_payload_checksum(const void *payload, size_t len);
 
 /* Queues a frame at the end; one that goes ahead before the first frame that has
  * not begun, where an urgent one replaces urgent frames that wait. `in_flight`
@@ -255,6 +266,13 @@ enum conn_output {
     CONN_SHUT,    /* All output is written, and the write side is shut down. */
 };
 
+/* Checksums of frames, which hello and welcome agree on (rule F5). */
+enum conn_checksums {
+    CONN_CHECKSUMS_NONE,
+    CONN_CHECKSUMS_ASKED, /* By this side, or by the peer's hello. */
+    CONN_CHECKSUMS_ON,    /* Each frame from now on has them. */
+};
+
 /* Tasks that are in flight in the I/O threads; none without a pool. Meanwhile
  * the loop thread does not read, or write. A transport that one thread at a time
  * may use belongs to the I/O thread then: input and output that come in the
@@ -289,9 +307,10 @@ struct ps_conn {
     bool dialled;
     bool is_handshake_done;
     bool peer_ended;
-    uint8_t state;   /* enum conn_state. */
-    uint8_t output;  /* enum conn_output. */
-    int write_error; /* errno of a failed write. */
+    uint8_t state;     /* enum conn_state. */
+    uint8_t output;    /* enum conn_output. */
+    uint8_t checksums; /* enum conn_checksums. */
+    int write_error;   /* errno of a failed write. */
     int rc;
     uv_poll_t poll;
     int polled_events;  /* Events that the poll handle watches. */

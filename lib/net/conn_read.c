@@ -20,6 +20,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* Version of the protocol since which frames may have checksums. */
+#define CHECKSUMS_SINCE  2u
 /* A frame counts as that many bytes at least of a turn to read: small frames
  * cost by number, and a peer that sends only these would delay all others for
  * many milliseconds. */
@@ -252,6 +254,38 @@ static void check_stray_fds(struct ps_conn *c)
     }
 }
 
+/* Closes a connection whose bytes were changed on the way. */
+static void close_corrupt(struct ps_conn *c, const char *what)
+{
+    char text[128];
+
+    c->stats.corrupt++;
+    snprintf(text, sizeof(text),
+             "checksum of the %s of %s is wrong: its bytes were changed on the "
+             "way",
+             what, ps_msg_name(c->reader.prefix.code));
+    ps_conn_close(c, PS_E_IO, text);
+}
+
+/* Checksums as hello and welcome agree on them (rule F5). A tool, and a peer of
+ * an older version, get none. */
+static void agree_on_checksums(struct ps_conn *c, const struct ps_msg *msg)
+{
+    if (msg->code == PS_MSG_WELCOME) {
+        c->checksums = msg->welcome.checksums ? CONN_CHECKSUMS_ON
+                                              : CONN_CHECKSUMS_NONE;
+    } else if (msg->code == PS_MSG_HELLO) {
+        const bool can = msg->hello.protocol >= CHECKSUMS_SINCE &&
+                         msg->hello.role != PS_ROLE_CTL && c->shm == NULL;
+
+        if (!can) {
+            c->checksums = CONN_CHECKSUMS_NONE;
+        } else if (msg->hello.checksums) {
+            c->checksums = CONN_CHECKSUMS_ASKED;
+        }
+    }
+}
+
 /* Passes a complete frame to the user. */
 static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
@@ -271,6 +305,7 @@ static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
         c->is_handshake_done = true;
         c->timers.due[CONN_DUE_HANDSHAKE] = PS_TIME_NEVER;
         reader_grow(r);
+        agree_on_checksums(c, msg);
     }
     c->ops->frame(c->ctx, c, msg, r->prefix.payload_len);
     set_phase(r, PS_FRAME_HEAD);
@@ -315,6 +350,20 @@ static void consume_payload(struct ps_conn *c)
     r->payload_left -= len;
 }
 
+/* All bytes of a payload have come to their place, if they have one. */
+static void complete_payload(struct ps_conn *c, const struct ps_msg *msg)
+{
+    const struct ps_frame_reader *r = &c->reader;
+    const uint64_t len = r->prefix.payload_len;
+
+    if (r->has_checksums && r->dst != NULL &&
+        ps_frame_payload_checksum(r->dst - len, len) != r->checksums.payload) {
+        close_corrupt(c, "payload");
+    } else {
+        deliver_frame(c, msg);
+    }
+}
+
 /* Asks the user for the payload's place. False: reading has to pause. */
 static bool ask_payload_place(struct ps_conn *c, const struct ps_msg *msg)
 {
@@ -345,7 +394,7 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
         return;
     }
     if (r->payload_left == 0) {
-        deliver_frame(c, msg);
+        complete_payload(c, msg);
     } else {
         r->msg = ps_msg_dup(msg);
     }
@@ -377,12 +426,33 @@ static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
     }
 }
 
+/* True if a header is that of its checksum, which is read. */
+static bool header_is_intact(struct ps_conn *c, const uint8_t *checksums,
+                             const uint8_t *header)
+{
+    struct ps_frame_reader *r = &c->reader;
+
+    return ps_fixed_get_frame_checksums(checksums, &r->checksums) &&
+           ps_frame_header_checksum(&r->prefix, header, r->prefix.header_len) ==
+               r->checksums.header;
+}
+
+/* All bytes between prefix and payload have come. */
 static void header_done(struct ps_conn *c, const uint8_t *header)
 {
     const struct ps_frame_prefix *prefix = &c->reader.prefix;
     struct ps_msg msg;
     int rc;
 
+    if (c->reader.has_checksums) {
+        const uint8_t *checksums = header;
+
+        header += PS_FIXED_FRAME_CHECKSUMS_BYTES;
+        if (!header_is_intact(c, checksums, header)) {
+            close_corrupt(c, "header");
+            return;
+        }
+    }
     do {
         rc = ps_msg_decode(c->shared->decoder, prefix->code, header,
                            prefix->header_len, &msg);
@@ -434,7 +504,9 @@ static bool parse_prefix(struct ps_conn *c)
         close_malformed(c, rc, what);
         return false;
     }
-    r->head_len = prefix->header_len +
+    r->has_checksums = c->checksums == CONN_CHECKSUMS_ON;
+    r->head_len = (r->has_checksums ? PS_FIXED_FRAME_CHECKSUMS_BYTES : 0) +
+                  prefix->header_len +
                   prefix->ref_count * PS_FIXED_SHM_REF_BYTES;
     r->is_large = prefix->payload_len >= PS_FRAME_LARGE &&
                   prefix->ref_count == 0;
@@ -501,7 +573,7 @@ static bool parse_payload(struct ps_conn *c)
     struct ps_msg *msg = r->msg;
 
     r->msg = NULL;
-    deliver_frame(c, msg);
+    complete_payload(c, msg);
     ps_msg_free(msg);
     return true;
 }

@@ -44,8 +44,36 @@ static void set_output(struct ps_conn *c, enum conn_output to)
     ps_state_change(&outputs, &c->output, (uint8_t)to);
 }
 
+/* Makes the frame of a message; `extra` as of ps_out_frame_new(). The handshake
+ * says whether the connection has checksums (rule F5). */
+static int new_frame(struct ps_conn *c, const struct ps_conn_frame *frame,
+                     uint64_t payload_len, size_t extra,
+                     struct ps_out_frame **ret_frame)
+{
+    const bool asked = c->checksums != CONN_CHECKSUMS_NONE;
+    struct ps_msg msg;
+
+    if (frame->body != NULL) {
+        return ps_out_frame_new_shared(&c->writer, frame->msg, extra,
+                                       frame->body, ret_frame);
+    }
+    if (asked && frame->msg->code == PS_MSG_HELLO) {
+        msg = *frame->msg;
+        msg.hello.checksums = true;
+    } else if (asked && frame->msg->code == PS_MSG_WELCOME) {
+        msg = *frame->msg;
+        msg.welcome.checksums = true;
+    } else {
+        return ps_out_frame_new(&c->writer, frame->msg, payload_len, extra,
+                                c->shared->scratch, ret_frame);
+    }
+    return ps_out_frame_new(&c->writer, &msg, payload_len, extra,
+                            c->shared->scratch, ret_frame);
+}
+
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
+    const bool has_checksums = c->checksums == CONN_CHECKSUMS_ON;
     const bool may_refer = frame->slice_count > 0 && c->shm != NULL &&
                            c->shm->may_refer;
     /* The dialling side sends first: output before the answer comes from this
@@ -66,11 +94,11 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         payload_len += frame->slices[i].len;
     }
     assert(frame->body == NULL || payload_len == 0);
-    rc = frame->body != NULL
-             ? ps_out_frame_new_shared(&c->writer, frame->msg, frame->body, &f)
-             : ps_out_frame_new(&c->writer, frame->msg, payload_len,
-                                may_refer ? CONN_SHM_REFS_BYTES : 0,
-                                c->shared->scratch, &f);
+    rc = new_frame(c, frame, payload_len,
+                   may_refer       ? CONN_SHM_REFS_BYTES
+                   : has_checksums ? PS_FIXED_FRAME_CHECKSUMS_BYTES
+                                   : 0,
+                   &f);
     if (rc != 0) {
         return rc;
     }
@@ -85,6 +113,8 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     f->ctx = frame->ctx;
     if (may_refer) {
         conn_shm_refer(c->shm, f, payload_len);
+    } else if (has_checksums) {
+        ps_out_frame_add_checksums(f);
     }
 
     uint64_t queued = c->writer.queued + f->len +
@@ -108,6 +138,9 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     }
     ps_frame_writer_push(&c->writer, f,
                          c->pool.sends ? c->io->out.bytes_min : 0);
+    if (code == PS_MSG_WELCOME && c->checksums == CONN_CHECKSUMS_ASKED) {
+        c->checksums = CONN_CHECKSUMS_ON;
+    }
     return 0;
 
 free_frame:

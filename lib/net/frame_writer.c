@@ -14,6 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Its functions are compiled here: there is no library to load. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 /* Limit on unreleased bytes sent by reference, so that the peer's other
  * connections get served in between. */
 #define UNRELEASED_MAX (4u * 1024u * 1024u)
@@ -109,7 +113,8 @@ static int encode_body(const struct ps_msg *msg, uint16_t version,
 }
 
 int ps_out_frame_new_shared(const struct ps_frame_writer *w,
-                            const struct ps_msg *msg, struct ps_msg_body **body,
+                            const struct ps_msg *msg, size_t extra,
+                            struct ps_msg_body **body,
                             struct ps_out_frame **ret_frame)
 {
     struct ps_out_frame *f;
@@ -119,9 +124,9 @@ int ps_out_frame_new_shared(const struct ps_frame_writer *w,
         return rc;
     }
     if ((*body)->version != w->protocol) {
-        return ps_out_frame_new(w, msg, 0, 0, NULL, ret_frame);
+        return ps_out_frame_new(w, msg, 0, extra, NULL, ret_frame);
     }
-    f = ps_alloc(sizeof(*f) + PS_MSG_FRONT_MAX);
+    f = ps_alloc(sizeof(*f) + PS_MSG_FRONT_MAX + extra);
     *f = (struct ps_out_frame){
         .header_len = (uint32_t)ps_msg_encode_front(msg, *body, f->header),
         .body = *body,
@@ -131,6 +136,70 @@ int ps_out_frame_new_shared(const struct ps_frame_writer *w,
     f->len = f->header_len + (*body)->len;
     *ret_frame = f;
     return 0;
+}
+
+uint64_t ps_frame_header_checksum(const struct ps_frame_prefix *prefix,
+                                  const void *header, size_t len)
+{
+    uint8_t bytes[PS_FRAME_PREFIX];
+
+    ps_frame_build(bytes, prefix);
+    return XXH3_64bits_withSeed(header, len,
+                                XXH3_64bits(bytes, PS_FRAME_PREFIX));
+}
+
+uint64_t ps_frame_payload_checksum(const void *payload, size_t len)
+{
+    return XXH3_64bits(payload, len);
+}
+
+/* Checksum of a header, of which the body may lie elsewhere. */
+static uint64_t sum_header(const struct ps_out_frame *f)
+{
+    const uint8_t *header = f->header + PS_FRAME_PREFIX;
+    const size_t len = f->header_len - PS_FRAME_PREFIX;
+    const uint64_t seed = XXH3_64bits(f->header, PS_FRAME_PREFIX);
+    XXH3_state_t state;
+
+    if (f->body == NULL) {
+        return XXH3_64bits_withSeed(header, len, seed);
+    }
+    XXH3_INITSTATE(&state);
+    (void)XXH3_64bits_reset_withSeed(&state, seed);
+    (void)XXH3_64bits_update(&state, header, len);
+    (void)XXH3_64bits_update(&state, f->body->bytes, f->body->len);
+    return XXH3_64bits_digest(&state);
+}
+
+static uint64_t sum_payload(const struct ps_out_frame *f)
+{
+    XXH3_state_t state;
+
+    if (f->slice_count <= 1) {
+        return f->slice_count == 0
+                   ? 0
+                   : ps_frame_payload_checksum(ps_slice_data(f->slices),
+                                               f->slices->len);
+    }
+    (void)XXH3_64bits_reset(&state);
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        (void)XXH3_64bits_update(&state, ps_slice_data(&f->slices[i]),
+                                 f->slices[i].len);
+    }
+    return XXH3_64bits_digest(&state);
+}
+
+void ps_out_frame_add_checksums(struct ps_out_frame *f)
+{
+    uint8_t *const at = f->header + PS_FRAME_PREFIX;
+    const struct ps_fixed_frame_checksums sums = {.header = sum_header(f),
+                                                  .payload = sum_payload(f)};
+
+    memmove(at + PS_FIXED_FRAME_CHECKSUMS_BYTES, at,
+            f->header_len - PS_FRAME_PREFIX);
+    ps_fixed_put_frame_checksums(at, &sums);
+    f->header_len += PS_FIXED_FRAME_CHECKSUMS_BYTES;
+    f->len += PS_FIXED_FRAME_CHECKSUMS_BYTES;
 }
 
 /* Inserts a frame before the first frame that has not begun; an urgent one drops

@@ -4,6 +4,7 @@
 #include "net/tcp.h"
 
 #include "base/num.h"
+#include "net/addr.h"
 #include "net/loop.h"
 
 #include <linux/tcp.h>
@@ -84,6 +85,19 @@ void ps_tcp_prepare(int fd, enum ps_tcp_kind kind)
         set_option(fd, RTO_MAX_MS, LEASES_RTO_MAX_MS);
         break;
     }
+}
+
+bool ps_tcp_is_foreign(int fd)
+{
+    struct sockaddr_storage own = {0};
+    struct sockaddr_storage peer = {0};
+    socklen_t own_len = sizeof(own);
+    socklen_t peer_len = sizeof(peer);
+
+    return getsockname(fd, (struct sockaddr *)&own, &own_len) != 0 ||
+           getpeername(fd, (struct sockaddr *)&peer, &peer_len) != 0 ||
+           !ps_addr_is_same_host((const struct sockaddr *)&own,
+                                 (const struct sockaddr *)&peer);
 }
 
 bool ps_tcp_slows_on_loss(int fd)

@@ -29,6 +29,8 @@ enum ps_tcp_kind {
 /* Sets the options of a kind. All are hints: older kernels know only some. */
 void ps_tcp_prepare(int fd, enum ps_tcp_kind kind);
 
+/* True if the peer is on another host, as far as the addresses show. */
+bool ps_tcp_is_foreign(int fd);
 /* True if the congestion control reduces the rate at each loss. */
 bool ps_tcp_slows_on_loss(int fd);
 /* The bytes that were sent since the connection was made, retransmissions

@@ -2,8 +2,9 @@
 /* Promises of a connection over each kind of socket: `conn_suite tcp` and
  * `conn_suite unix`, `conn_suite shm` with payloads by reference,
  * `conn_suite threads` with I/O threads that move large payloads over TCP,
- * `conn_suite cipher` with a transport that conceals the bytes, and `conn_suite
- * tls` and `conn_suite tls_threads` with TLS. The other end is a plain
+ * `conn_suite checksums` and `conn_suite checksums_threads` with checksums in the
+ * frames, `conn_suite cipher` with a transport that conceals the bytes, and
+ * `conn_suite tls` and `conn_suite tls_threads` with TLS. The other end is a plain
  * descriptor in the hands of the test, or a second connection. */
 #include "base/alloc.h"
 #include "base/pool.h"
@@ -44,6 +45,7 @@ static bool over_tcp;
 static bool by_shm;
 static bool ciphered;
 static bool by_threads;
+static bool by_checksums;
 static bool by_tls;
 static bool by_ktls; /* Beside by_tls. */
 static char certs_dir[] = "/tmp/pskv-conn-XXXXXX";
@@ -93,6 +95,7 @@ struct end {
     unsigned done;
     bool closed;
     int rc;
+    uint64_t corrupt; /* Of the closed connection. */
     char reason[160];
     bool close_in_frame;
 };
@@ -167,9 +170,13 @@ static void on_closed(void *ctx, struct ps_conn *c, int rc)
 {
     struct end *e = ctx;
 
+    struct ps_conn_stats s;
+
     assert_false(e->closed);
     e->closed = true;
     e->rc = rc;
+    ps_conn_stats(c, &s);
+    e->corrupt = s.corrupt;
     snprintf(e->reason, sizeof(e->reason), "%s", ps_conn_reason(c));
     ps_conn_free(c);
     e->conn = NULL;
@@ -240,6 +247,29 @@ static void make_sessions(struct world *w, const int fd[2])
                      ps_tls_session_is_sealed_by_kernel(w->sessions[0]));
 }
 
+/* Bit of all that the server's end reads which the network changes. */
+#define NO_BIT UINT64_MAX
+static uint64_t changed_bit = NO_BIT;
+
+static ssize_t read_changed(struct ps_transport *t, struct iovec *iov,
+                            int count)
+{
+    const ssize_t n = ps_transport_tcp.read(t, iov, count);
+    uint64_t at = changed_bit / 8 - t->bytes_read;
+
+    if (n <= 0 || changed_bit / 8 < t->bytes_read || at >= (uint64_t)n) {
+        return n;
+    }
+    while (at >= iov->iov_len) {
+        at -= iov->iov_len;
+        iov++;
+    }
+    ((uint8_t *)iov->iov_base)[at] ^= (uint8_t)(1u << changed_bit % 8);
+    return n;
+}
+
+static struct ps_transport_ops changing_transport;
+
 static uint32_t receive_buffer; /* Of the connections that begin; 0: any. */
 
 static void open_end(struct world *w, struct end *e, int fd, bool server,
@@ -253,14 +283,17 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
         .peer_roles = 1u << (server ? PS_ROLE_AGENT : PS_ROLE_SERVER),
         .dialled = !server,
         .is_shm = by_shm,
-        .transport = by_tls     ? &ps_transport_tls
-                     : ciphered ? &cipher_transport
-                                : NULL,
+        .transport = by_tls                   ? &ps_transport_tls
+                     : ciphered               ? &cipher_transport
+                     : by_checksums && server ? &changing_transport
+                                              : NULL,
         .transport_ctx = by_tls     ? (void *)w->sessions[!server]
                          : ciphered ? cipher_new()
                                     : NULL,
         .arenas = w->arenas,
         .io_pool = w->io_pool,
+        .checksums = by_checksums ? PS_CONN_CHECKSUMS_WANTED
+                                  : PS_CONN_CHECKSUMS_AUTO,
         .receive_buffer = receive_buffer,
         .limits = limits,
         .ops = &ops,
@@ -325,7 +358,7 @@ static void end(struct world *w)
 }
 
 static const struct ps_msg hello = {.code = PS_MSG_HELLO,
-                                    .hello = {.protocol = 1,
+                                    .hello = {.protocol = PS_PROTOCOL,
                                               .protocol_least = 1,
                                               .role = PS_ROLE_AGENT,
                                               .name = "agent",
@@ -1718,6 +1751,139 @@ static void malformed_arenas_are_refused(void **state)
     close(fd);
 }
 
+/* ----------------------------------------------------------- only checksums */
+
+/* Sends a push of two pieces, and ends the sender's side; returns the bytes of the
+ * frame. A bit of the frame is changed on the way, or NO_BIT. */
+static uint64_t push_changed(struct world *w, uint64_t bit, size_t len)
+{
+    struct ps_msg push = push_msg();
+    struct ps_buf *buf = ps_buf_new(len);
+    const struct ps_slice slices[] = {
+        {.buf = buf, .len = len / 3},
+        {.buf = buf, .offset = len / 3, .len = len - len / 3}};
+    struct ps_conn_stats before;
+    struct ps_conn_stats after;
+
+    memset(buf->data, 5, len);
+    begin_both(w, (struct ps_conn_limits){0});
+    both_handshake(w);
+    keep_payload(&w->a, len);
+    ps_conn_stats(w->a.conn, &before);
+    changed_bit = bit == NO_BIT ? NO_BIT : before.bytes_in * 8 + bit;
+    assert_int_equal(send_slices(&w->b, &push, slices, 2), 0);
+    ps_conn_stats(w->b.conn, &before);
+    ps_conn_finish(w->b.conn); /* A frame that has become longer ends, too. */
+    RUN_UNTIL(w, w->b.done == 1);
+    ps_conn_stats(w->b.conn, &after);
+    RUN_UNTIL(w, w->a.closed);
+    changed_bit = NO_BIT;
+    ps_buf_unref(buf);
+    return after.bytes_out - before.bytes_out;
+}
+
+/* Each bit of a frame, prefix and checksums included: it never arrives. */
+static void frame_with_any_changed_bit_is_refused(void **state)
+{
+    enum { CHECKED = PS_FRAME_PREFIX * 8, LEN = 100 };
+    struct world w;
+    const uint64_t bits = 8 * push_changed(&w, NO_BIT, LEN);
+    const uint64_t payload = bits - 8ull * LEN;
+
+    (void)state;
+    assert_int_equal(w.a.frames, 1);
+    assert_int_equal(w.a.corrupt, 0);
+    end(&w);
+    for (uint64_t bit = 0; bit < bits; bit++) {
+        const bool of_payload = (bit >= CHECKED + 64 && bit < CHECKED + 128) ||
+                                bit >= payload;
+
+        push_changed(&w, bit, LEN);
+        assert_int_equal(w.a.frames, 0);
+        if (bit >= CHECKED) {
+            assert_int_equal(w.a.rc, PS_E_IO);
+            assert_int_equal(w.a.corrupt, 1);
+            assert_string_equal(
+                w.a.reason, of_payload ? "checksum of the payload of push is "
+                                         "wrong: its bytes were changed on the "
+                                         "way"
+                                       : "checksum of the header of push is "
+                                         "wrong: its bytes were changed on the "
+                                         "way");
+        }
+        end(&w);
+    }
+}
+
+static void changed_bit_of_a_large_payload_is_found(void **state)
+{
+    struct world w;
+
+    (void)state;
+    for (unsigned i = 0; i < 16; i++) {
+        push_changed(&w, (uint64_t)MIB * (4 * i + 1) + i, 8 * MIB);
+        assert_int_equal(w.a.frames, 0);
+        assert_int_equal(w.a.corrupt, 1);
+        end(&w);
+    }
+}
+
+/* A peer of the version before neither sends nor expects them. */
+static void older_peer_gets_no_checksums(void **state)
+{
+    const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 7};
+    struct ps_msg old = hello;
+    uint8_t bytes[512];
+    uint8_t expected[512];
+    uint8_t got[512];
+    size_t len;
+    struct world w;
+
+    (void)state;
+    old.hello.protocol = 1;
+    begin_world(&w, (struct ps_conn_limits){0});
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &old, 0));
+    RUN_UNTIL(&w, w.a.frames == 1);
+    assert_int_equal(send_msg(&w.a, &welcome, NULL), 0);
+    assert_int_equal(send_msg(&w.a, &ack, NULL), 0);
+    ps_conn_flush(w.a.conn);
+    len = append_frame(expected, 0, sizeof(expected), &welcome, 0);
+    len = append_frame(expected, len, sizeof(expected), &ack, 0);
+    assert_int_equal(recv(w.fd, got, sizeof(got), MSG_WAITALL), len);
+    assert_memory_equal(got, expected, len);
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &ack, 0));
+    RUN_UNTIL(&w, w.a.frames == 2);
+    assert_int_equal(w.a.acks, 7);
+    end(&w);
+}
+
+/* A message for several peers, whose body they share. */
+static void shared_bodies_arrive(void **state)
+{
+    const struct ps_msg msg = value_msg();
+    struct ps_msg_body *body = NULL;
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_handshake(&w);
+    for (unsigned i = 1; i <= 3; i++) {
+        const struct ps_conn_frame f = {.msg = &msg,
+                                        .body = &body,
+                                        .pass_fd = -1,
+                                        .done = on_done,
+                                        .ctx = &w.a};
+
+        assert_int_equal(ps_conn_send(w.a.conn, &f), 0);
+        ps_conn_flush(w.a.conn);
+        RUN_UNTIL(&w, w.b.frames == i);
+        assert_int_equal(w.b.last_code, PS_MSG_VALUE);
+    }
+    RUN_UNTIL(&w, w.a.done == 3);
+    ps_free(body);
+    end(&w);
+}
+
 /* ------------------------------------------------------- only I/O threads */
 
 /* Both ways at once, with small frames in between. */
@@ -2001,6 +2167,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(finish_closes_after_a_time_limit),
         cmocka_unit_test(connection_may_be_closed_in_a_callback),
         cmocka_unit_test(close_frees_all_memory),
+        cmocka_unit_test(shared_bodies_arrive),
         cmocka_unit_test(references_need_a_same_host_connection),
         cmocka_unit_test(shared_memory_needs_a_same_host_connection),
     };
@@ -2020,25 +2187,39 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_payload_is_written_after_finish),
         cmocka_unit_test(io_threads_are_added_under_load),
     };
+    const struct CMUnitTest checksums_tests[] = {
+        cmocka_unit_test(frame_with_any_changed_bit_is_refused),
+        cmocka_unit_test(changed_bit_of_a_large_payload_is_found),
+        cmocka_unit_test(older_peer_gets_no_checksums),
+    };
     struct CMUnitTest chosen[64];
     size_t count = sizeof(tests) / sizeof(tests[0]);
 
     if (argc != 2) {
-        fprintf(stderr, "usage: conn_suite tcp|cipher|unix|shm|threads|tls|"
-                        "tls_threads|ktls|ktls_threads\n");
+        fprintf(stderr, "usage: conn_suite tcp|cipher|unix|shm|threads|"
+                        "checksums|checksums_threads|tls|tls_threads|ktls|"
+                        "ktls_threads\n");
         return 2;
     }
     by_threads = strstr(argv[1], "threads") != NULL;
     by_ktls = strncmp(argv[1], "ktls", 4) == 0;
     by_tls = by_ktls || strncmp(argv[1], "tls", 3) == 0;
     ciphered = strcmp(argv[1], "cipher") == 0;
-    over_tcp = by_threads || by_tls || ciphered || strcmp(argv[1], "tcp") == 0;
+    by_checksums = strncmp(argv[1], "checksums", 9) == 0;
+    changing_transport = ps_transport_tcp;
+    changing_transport.read = read_changed;
+    over_tcp = by_threads || by_checksums || by_tls || ciphered ||
+               strcmp(argv[1], "tcp") == 0;
     by_shm = strcmp(argv[1], "shm") == 0;
     (void)signal(SIGPIPE, SIG_IGN); /* As the daemons. */
     memcpy(chosen, tests, sizeof(tests));
     if (by_shm) {
         memcpy(chosen + count, near_tests, sizeof(near_tests));
         count += sizeof(near_tests) / sizeof(near_tests[0]);
+    }
+    if (by_checksums && !by_threads) {
+        memcpy(chosen + count, checksums_tests, sizeof(checksums_tests));
+        count += sizeof(checksums_tests) / sizeof(checksums_tests[0]);
     }
     if (by_threads) {
         memcpy(chosen + count, loops_tests, sizeof(loops_tests));

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A TCP proxy that does harm: connections through it are cut after a random
-number of bytes, in the middle of whatever they carry.
+number of bytes, in the middle of whatever they carry, or one bit of what they
+carry is changed there.
 
     proxy = Proxy(("127.0.0.2", port), ("127.0.0.1", port), seed=1)
     proxy.cut_every(100_000, count=200)   # bytes in the mean, cuts in all
+    proxy.change_every(100_000, count=200)   # the same for changed bits
     ...
-    proxy.cuts, proxy.close()
+    proxy.cuts, proxy.changes, proxy.close()
 
 A server that is told to advertise 127.0.0.2 is reached through a proxy that
 listens there on the server's own port."""
@@ -18,6 +20,8 @@ import threading
 from trio import limit
 
 CHUNK = 65536
+# No bit of the handshake is changed: it has no checksum.
+HANDSHAKE = 1024
 
 
 class Side:
@@ -29,6 +33,7 @@ class Side:
         self.pair = None
         self.out = bytearray()  # To be written here.
         self.ended = False      # This side has ended.
+        self.seen = 0           # Bytes that it has sent.
 
 
 class Pair:
@@ -44,8 +49,10 @@ class Proxy:
         self.random = random.Random(seed)
         self.lock = threading.Lock()
         self.mean = None
-        self.left = 0  # Cuts still to be made.
+        self.left = 0  # Cuts or changes still to be made.
+        self.changing = False
         self.cuts = 0
+        self.changes = 0
         self.connections = 0
         self.bytes = 0
         self.selector = selectors.DefaultSelector()
@@ -70,6 +77,15 @@ class Proxy:
         with self.lock:
             self.mean = mean
             self.left = count
+            self.changing = False
+        self.wake()
+
+    def change_every(self, mean, count):
+        """The same with changed bits in place of cuts."""
+        with self.lock:
+            self.mean = mean
+            self.left = count
+            self.changing = True
         self.wake()
 
     def close(self):
@@ -168,12 +184,16 @@ class Proxy:
             else:
                 self.drop(pair, hard=False)
             return
+        side.seen += len(data)
         if pair.budget is not None:
-            if len(data) >= pair.budget:
+            if len(data) >= pair.budget and self.changing:
+                data = self.change(side, data)
+            elif len(data) >= pair.budget:
                 side.other.out += data[:pair.budget]
                 self.cut(pair)
                 return
-            pair.budget -= len(data)
+            else:
+                pair.budget -= len(data)
         self.bytes += len(data)
         pair.bytes += len(data)
         side.other.out += data
@@ -195,6 +215,23 @@ class Proxy:
             return
         self.watch(side)
         self.watch(side.other)
+
+    def change(self, side, data):
+        """The data with another bit where the budget of the pair ends."""
+        pair = side.pair
+        at = pair.budget - 1
+        if side.seen - len(data) + at < HANDSHAKE:
+            return data
+        with self.lock:
+            if self.left == 0:
+                pair.budget = None
+                return data
+            self.left -= 1
+            self.changes += 1
+        data = bytearray(data)
+        data[at] ^= 1 << self.random.randrange(8)
+        pair.budget = self.draw()
+        return data
 
     def cut(self, pair):
         """With the bytes so far delivered, as far as they go at once."""

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections between agents and servers are cut again and again in the
-middle of a job: the result is that of an undisturbed run, bit for bit, and no
-process ends."""
+middle of a job, or bits of what they carry are changed: the result is that of
+an undisturbed run, bit for bit, and no process ends."""
+import re
+
 import pytest
 import trio as support
 from proxy import Proxy
 from trio import Job
 
 CUTS = 200
+CHANGES = 100
 PIECES = 60
 KEYS = (("fc1.weight", "float32", 200_000), ("fc1.bias", "float32", 128),
         ("fc2.weight", "float64", 1280), ("count", "int64", 70_000))
@@ -44,10 +47,27 @@ def write_zeros(t):
         (t.folder / f"zeros{i}").write_bytes(bytes(size[dtype] * count))
 
 
-def run(trio, sgd, loops=1, partition=65536):
+def corrupt_frames(folder):
+    """The number that the daemons have counted."""
+    found = [re.search(r"^ps\w+_corrupt_frames_total{.*} (\d+)$",
+                       f.read_text(), re.M) for f in folder.glob("*.prom")]
+    return sum(int(m.group(1)) for m in found if m)
+
+
+def checked(name, folder):
+    """Options of a daemon whose frames have checksums, also on this host. A
+    header that has become longer does not end."""
+    return ["network.checksums=on", "limits.header=1s",
+            f"metrics.file={folder}/{name}.prom", "metrics.interval=100ms"]
+
+
+def run(trio, sgd, loops=1, partition=65536, folder=None):
+    """Cuts, or with a folder for metrics changed bits."""
     t = start(trio, loops, server_options=["advertise.address=127.0.0.2",
                                            f"network.loops={loops}",
-                                           "network.same_host=off"])
+                                           "network.same_host=off"],
+              daemon_options=folder and (lambda name: checked(name, folder)))
+    count = CHANGES if folder else CUTS
     write_zeros(t)
     proxies = []
     try:
@@ -60,15 +80,23 @@ def run(trio, sgd, loops=1, partition=65536):
             assert sum(p.bytes for p in proxies) > 1_000_000, \
                 "nothing goes through the proxies"
             for p in proxies:
-                p.cut_every(400_000, CUTS // len(proxies))
+                harm = p.change_every if folder else p.cut_every
+                harm(400_000, count // len(proxies))
             deadline = support.Deadline(support.limit(240))
-            while sum(p.cuts for p in proxies) < CUTS:
-                deadline.left(f"{CUTS} cuts")
+            while sum(p.cuts + p.changes for p in proxies) < count:
+                deadline.left(f"{count} cuts or changes")
                 results.append(work(job, keys, len(results)))
             results.append(work(job, keys, len(results)))
             for d in t.daemons.values():
                 assert d.alive(), d.text()
-        assert sum(p.connections for p in proxies) >= CUTS
+        if folder:
+            # The others are in a prefix, or behind another one.
+            support.wait_for(lambda: corrupt_frames(folder) > count / 2,
+                             "corrupt frames in the metrics")
+            assert "its bytes were changed on the way" in "".join(
+                d.text() for d in t.daemons.values())
+        else:
+            assert sum(p.connections for p in proxies) >= count
         t.await_empty()
     finally:
         for p in proxies:
@@ -95,6 +123,14 @@ def test_cut_links_change_no_optimizer_step(trio, loops, partition):
     """Each step builds on the last: one contribution counted twice, or lost,
     would stay visible for ever."""
     run(trio, True, loops, partition)
+
+
+@pytest.mark.parametrize("loops,partition", [(1, 65536), (3, 262144)])
+def test_changed_bits_change_no_optimizer_step(trio, tmp, loops, partition):
+    """Each connection with such a bit is cut, and its link sends again."""
+    folder = tmp / "metrics"
+    folder.mkdir()
+    run(trio, True, loops, partition, folder)
 
 
 def test_cut_links_to_the_scheduler_lose_no_member(trio):
