@@ -287,7 +287,7 @@ int ps_pool_get_for(struct ps_pool *p, size_t size, struct ps_pool_share *share,
     unsigned class = class_of(size);
     uint64_t cost = class_size(class);
 
-    if (p->budget != 0 && cost > p->budget - p->used) {
+    if (p->budget != 0 && p->used + cost > p->budget) {
         return PS_E_NOMEM;
     }
     if (ps_list_empty(&p->classes[class])) {
@@ -311,6 +311,49 @@ int ps_pool_get_for(struct ps_pool *p, size_t size, struct ps_pool_share *share,
     }
     *ret_buf = &piece->buf;
     return 0;
+}
+
+/* Memory of an earlier process. */
+struct adopted {
+    struct ps_buf buf;
+    struct ps_pool *pool;
+    struct ps_pool_share *share;
+};
+
+static void adopted_release(struct ps_buf *b)
+{
+    struct adopted *a = PS_CONTAINER(b, struct adopted, buf);
+    struct ps_pool *p = a->pool;
+
+    p->used -= b->size;
+    p->source_bytes -= b->size;
+    if (a->share != NULL) {
+        a->share->used -= b->size;
+        ps_pool_share_unref(a->share);
+    }
+    p->source.put(p->source.ctx, b->data, b->size, b->tag);
+    ps_free(a);
+}
+
+struct ps_buf *ps_pool_adopt(struct ps_pool *p, void *data, size_t size,
+                             struct ps_pool_share *share)
+{
+    struct adopted *a = ps_calloc(1, sizeof(*a));
+
+    *a = (struct adopted){.buf = {.data = data,
+                                  .size = size,
+                                  .refs = 1,
+                                  .release = adopted_release},
+                          .pool = p,
+                          .share = share};
+    p->used += size;
+    p->source_bytes += size;
+    p->peak = ps_max_u64(p->peak, p->used);
+    if (share != NULL) {
+        share->used += size;
+        share->refs++;
+    }
+    return &a->buf;
 }
 
 uint64_t ps_pool_cost(size_t size)

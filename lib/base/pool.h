@@ -49,6 +49,11 @@ uint64_t ps_pool_share_used(const struct ps_pool_share *share);
 PS_MUST_USE int ps_pool_get_for(struct ps_pool *p, size_t size,
                                 struct ps_pool_share *share,
                                 struct ps_buf **ret_buf);
+/* Returns a buffer of memory that the source has given to an earlier process:
+ * it takes `size` bytes of the budget, which it may exceed, and goes back to the
+ * source at the last unref. Such buffers may lie at any address. */
+struct ps_buf *ps_pool_adopt(struct ps_pool *p, void *data, size_t size,
+                             struct ps_pool_share *share);
 /* Bytes of the budget that a buffer of this size takes. */
 uint64_t ps_pool_cost(size_t size);
 /* The budget; 0: no limit. */

@@ -77,6 +77,7 @@ struct agent {
 
 struct world {
     struct ps_pool *pool;
+    struct ps_records *records; /* NULL: none. */
     struct ps_trace *trace;
     struct ps_server *server;
     struct ps_machine machine;
@@ -114,6 +115,7 @@ struct world {
     uint32_t chunk_count;
     struct ps_msg_part_ack last_part_ack; /* Without the text. */
     uint32_t part_ack_count;
+    struct ps_msg_job_ready last_ready;
     uint64_t ready_gen;
     uint32_t ready_version;
     uint64_t up_session;
@@ -423,6 +425,7 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
         }
         assert_int_equal(msg->code, PS_MSG_JOB_READY);
         w->job_ready_count++;
+        w->last_ready = msg->job_ready;
         w->ready_gen = msg->job_ready.gen;
         w->ready_version = msg->job_ready.version;
     }
@@ -635,7 +638,8 @@ struct job_options {
     const char *compression; /* NULL: none. */
     uint8_t profile_mode;
     uint32_t profile_number;
-    bool without_names; /* As a scheduler that states no names. */
+    bool without_names;               /* As a scheduler that states no names. */
+    const struct ps_rec_place *place; /* NULL: it states none. */
 };
 
 static inline void sched_send_job_state(struct world *w,
@@ -669,6 +673,8 @@ static inline void sched_send_job_state(struct world *w,
                                        .params_count = opt->params_count,
                                        .profile_mode = opt->profile_mode,
                                        .profile_number = opt->profile_number,
+                                       .places = opt->place,
+                                       .places_count = opt->place != NULL,
                                        .compression = opt->compression == NULL
                                                           ? ""
                                                           : opt->compression},
@@ -955,6 +961,8 @@ struct world_options {
     const char *compression;      /* NULL: none. */
     struct ps_pool_source source; /* Source of the pool's memory. */
     bool no_job;                  /* Another job has the agents. */
+    /* State memory, the world's own; NULL: the server keeps none. */
+    struct ps_records *records;
 };
 
 /* A registered server, a running job, and all its agents connected. */
@@ -976,9 +984,12 @@ static inline struct world *world_new(const struct world_options *opt)
     };
 
     w->now = PS_SECONDS(1);
-    w->pool = ps_pool_new(&(struct ps_pool_options){.budget = opt->memory,
-                                                    .source = opt->source});
+    w->pool = ps_pool_new(&(struct ps_pool_options){
+        .budget = opt->memory,
+        .source = opt->records != NULL ? ps_records_source(opt->records)
+                                       : opt->source});
     so.pool = w->pool;
+    so.records = w->records = opt->records;
     w->trace = ps_trace_new();
     so.trace = w->trace;
     world_fill_pool_memory(w->pool);
@@ -1035,6 +1046,9 @@ static inline void world_free(struct world *w)
     }
     ps_effects_fini(&w->fx);
     ps_effects_fini(&w->sched_out);
+    if (w->records != NULL) {
+        ps_records_freeze(w->records); /* As a process that ends. */
+    }
     ps_server_free(w->server);
     ps_trace_free(w->trace);
     ps_link_free(w->sched);
@@ -1046,5 +1060,6 @@ static inline void world_free(struct world *w)
     }
     assert_int_equal(ps_pool_used(w->pool), 0);
     ps_pool_free(w->pool);
+    ps_records_free(w->records);
     ps_free(w);
 }

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Versions of partitions that have holders beside the partition: rule E1. */
+/* Versions of partitions that have holders beside the partition, and state
+ * memory: rules E1 to E8. */
+#include "core/part/records.h"
+#include "proto/ps_fixed.h"
 #include "unit/server_world.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #define COUNT 5u
 
@@ -55,6 +61,108 @@ static void push_all(struct world *w, uint64_t round, uint32_t *answered)
     }
     answer_norms(w, answered);
     assert_int_equal(part_of(w, 0)->image.version, round);
+}
+
+/* ------------------------------------------------------------- state memory */
+
+#define MEMORY_BYTES ((size_t)4 << 20)
+
+/* Memory that outlives servers, and what it was at some store. */
+struct memory {
+    uint8_t *bytes;
+    uint8_t *then;   /* The bytes after store number `take_at`. */
+    uint64_t stores; /* So far. */
+    uint64_t take_at;
+    struct world *world;
+    uint64_t answered; /* Newest version that a peer had heard of then. */
+};
+
+static void release_pages(void *ctx, uint64_t offset, uint64_t bytes)
+{
+    struct memory *m = ctx;
+
+    memset(m->bytes + offset, 0, bytes);
+}
+
+static uint64_t newest_answer(const struct world *w)
+{
+    uint64_t newest = 0;
+
+    for (uint32_t i = 0; i < w->slots; i++) {
+        const struct seen *s = &w->agents[i].seen[0];
+
+        newest = s->value_version > newest ? s->value_version : newest;
+        newest = s->commit_version > newest ? s->commit_version : newest;
+    }
+    return newest;
+}
+
+static void on_store(void *ctx)
+{
+    struct memory *m = ctx;
+
+    if (++m->stores == m->take_at) {
+        memcpy(m->then, m->bytes, MEMORY_BYTES);
+        m->answered = m->world != NULL ? newest_answer(m->world) : 0;
+    }
+}
+
+static struct memory *memory_new(void)
+{
+    struct memory *m = ps_calloc(1, sizeof(*m));
+
+    m->bytes = aligned_alloc(4096, MEMORY_BYTES);
+    m->then = malloc(MEMORY_BYTES);
+    assert_true(m->bytes != NULL && m->then != NULL);
+    memset(m->bytes, 0, MEMORY_BYTES);
+    return m;
+}
+
+static void memory_free(struct memory *m)
+{
+    free(m->bytes);
+    free(m->then);
+    ps_free(m);
+}
+
+/* Opens the memory as the server `name` of a cluster does; `why` may be
+ * NULL. */
+static struct ps_records *memory_open_as(struct memory *m, const char *name,
+                                         const char *cluster,
+                                         struct ps_str *why)
+{
+    struct ps_str text = PS_STR_ROOM(128);
+    struct ps_records *r = ps_records_open(
+        &(struct ps_records_options){.memory = {.base = m->bytes,
+                                                .size = MEMORY_BYTES,
+                                                .release = release_pages,
+                                                .stored = on_store,
+                                                .ctx = m},
+                                     .name = name,
+                                     .cluster = cluster,
+                                     .id = 7},
+        why != NULL ? why : &text);
+
+    assert_non_null(r);
+    return r;
+}
+
+static struct ps_records *memory_open(struct memory *m)
+{
+    return memory_open_as(m, "s0", "test", NULL);
+}
+
+static struct world *world_in(const struct optimizer *o, struct memory *m)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2,
+        .params = o->params_count > 0 ? o->params : NULL,
+        .params_count = o->params_count,
+        .optimizer = o->name,
+        .records = memory_open(m)});
+
+    m->world = w;
+    return w;
 }
 
 static struct world *world_of(const struct optimizer *o)
@@ -177,9 +285,371 @@ static void step_without_memory_for_its_states_is_retried(void **state)
     world_free(w);
 }
 
+#define ROUNDS 5u
+
+static const struct optimizer kept_optimizers[] = {
+    {"sgd", {{"learning_rate", 0.1}, {"momentum", 0.9}}, 2},
+    {"adam", {{"learning_rate", 0.1}}, 1},
+    {"lamb", {{"learning_rate", 0.1}}, 1},
+    {"adam", {{"learning_rate", 0.1}, {"accumulate", 2}}, 2},
+    {"none", {{NULL, 0}}, 0},
+};
+#define KEPT_OPTIMIZERS (sizeof(kept_optimizers) / sizeof(kept_optimizers[0]))
+
+/* Pushes all rounds that the partition lacks. */
+static void run_to_the_end(struct world *w)
+{
+    static const float first[COUNT] = {1, -2, 3, 0.5F, -0.25F};
+    uint32_t answered = w->norm_part_count;
+
+    agent_init(&w->agents[0], 0, COUNT, first);
+    while (part_of(w, 0)->image.version < ROUNDS) {
+        push_all(w, part_of(w, 0)->image.version + 1, &answered);
+    }
+}
+
+/* Whatever store of a record is the last of a process, the next one has the
+ * version before or the new one, and goes on to the same bits. */
+static void death_at_any_store_leaves_one_version(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < KEPT_OPTIMIZERS; k++) {
+        const struct optimizer *o = &kept_optimizers[k];
+        struct memory *m = memory_new();
+        struct world *alone = world_in(o, m);
+        uint64_t stores;
+
+        run_to_the_end(alone);
+        stores = m->stores;
+        assert_true(stores > 20 * ROUNDS);
+        for (uint64_t at = 1; at <= stores; at++) {
+            struct memory *n = memory_new();
+            struct world *w;
+
+            n->take_at = at;
+            w = world_in(o, n);
+            run_to_the_end(w);
+            world_free(w);
+            memcpy(n->bytes, n->then, MEMORY_BYTES);
+            n->take_at = 0;
+            w = world_in(o, n);
+            if (part_of(w, 0) != NULL) {
+                assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+                assert_true(part_of(w, 0)->image.version >= n->answered);
+            } else {
+                assert_int_equal(n->answered, 0);
+            }
+            run_to_the_end(w);
+            check_same(part_of(alone, 0), part_of(w, 0));
+            sched_end(w);
+            world_free(w);
+            memory_free(n);
+        }
+        world_free(alone);
+        memory_free(m);
+    }
+}
+
+/* A step that has computed, and is not published, changes nothing. */
+static void die_during_step(uint64_t round, struct world *alone)
+{
+    const struct optimizer *o = &kept_optimizers[1];
+    struct memory *m = memory_new();
+    struct world *w = world_in(o, m);
+    const float grad[COUNT] = {9, 8, 7, 6, 5};
+    uint32_t answered = 0;
+
+    agent_init(&w->agents[0], 0, COUNT, (float[]){1, -2, 3, 0.5F, -0.25F});
+    for (uint64_t r = 1; r < round; r++) {
+        push_all(w, r, &answered);
+    }
+    w->hold_compute = true;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_push(&w->agents[i],
+                   &(struct push_options){
+                       .key = 0, .round = round, .count = COUNT, .data = grad});
+    }
+    assert_int_equal(w->compute_count, 1);
+    assert_int_equal(ps_kernel_run(&w->computes[0]->job), 0);
+    memcpy(m->then, m->bytes, MEMORY_BYTES);
+    world_free(w);
+    memcpy(m->bytes, m->then, MEMORY_BYTES);
+    w = world_in(o, m);
+    assert_int_equal(part_of(w, 0)->image.version, round - 1);
+    run_to_the_end(w);
+    check_same(part_of(alone, 0), part_of(w, 0));
+    world_free(w);
+    memory_free(m);
+}
+
+static void death_during_a_step_leaves_the_version_before(void **state)
+{
+    struct world *alone = world_of(&kept_optimizers[1]);
+
+    (void)state;
+    run_to_the_end(alone);
+    for (uint64_t round = 1; round <= 3; round++) {
+        die_during_step(round, alone);
+    }
+    world_free(alone);
+}
+
+static void ended_job_leaves_nothing(void **state)
+{
+    struct memory *m = memory_new();
+    struct world *w = world_in(&kept_optimizers[1], m);
+
+    (void)state;
+    run_to_the_end(w);
+    assert_true(ps_records_bytes(w->records) > 0);
+    sched_end(w);
+    assert_int_equal(ps_pool_used(w->pool), 0);
+    world_free(w);
+    struct ps_records *r = memory_open(m);
+
+    assert_int_equal(ps_records_found(r), 0);
+    assert_int_equal(ps_records_bytes(r), 0);
+    ps_records_free(r);
+    memory_free(m);
+}
+
+/* Rules E6 and E7. */
+static void job_goes_on_when_the_scheduler_names_it(void **state)
+{
+    const struct optimizer *o = &kept_optimizers[1];
+    struct memory *m = memory_new();
+    struct world *w = world_in(o, m);
+    struct ps_rec_place place = {
+        .epoch = 4, .node = 2, .name = "s0", .incarnation = 1, .instance = 76};
+    struct job_options job = {.version = 5,
+                              .phase = PS_JOB_PHASE_RUNNING,
+                              .params = o->params,
+                              .params_count = o->params_count,
+                              .optimizer = o->name,
+                              .place = &place};
+
+    (void)state;
+    run_to_the_end(w);
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_NEW);
+    world_free(w);
+    w = world_new(
+        &(struct world_options){.no_job = true, .records = memory_open(m)});
+    w->slots = 2;
+    /* The scheduler may say that the job has ended. */
+    assert_int_equal(w->last_ready.gen, GEN);
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+    assert_int_equal(w->last_ready.version, 0);
+    sched_send_job_state(w, &job); /* For the process before. */
+    assert_null(ps_map_get(w->server->jobs.by_gen, GEN));
+    place.instance = 77;
+    place.epoch = 5;
+    job.version = 6;
+    sched_send_job_state(w, &job);
+    assert_int_equal(w->last_ready.version, 6);
+    assert_int_equal(w->last_ready.epoch, 5);
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+    assert_int_equal(w->last_ready.round, ROUNDS);
+    assert_int_equal(part_of(w, 0)->image.version, ROUNDS);
+    world_free(w);
+    /* One that the scheduler does not know. */
+    w = world_new(
+        &(struct world_options){.no_job = true, .records = memory_open(m)});
+    w->slots = 2;
+    assert_true(ps_records_bytes(w->records) > 0);
+    sched_end(w);
+    ps_pool_trim(w->pool);
+    assert_int_equal(ps_records_bytes(w->records), 0);
+    world_free(w);
+    memory_free(m);
+}
+
+static void memory_of_another_server_is_dropped(void **state)
+{
+    static const struct {
+        const char *name;
+        const char *cluster;
+        size_t damage; /* Byte of the header that is changed; 0: none. */
+        const char *text;
+    } cases[] = {
+        {"s1", "test", 0, "it is that of a server of another name"},
+        {"s0", "other", 0, "it is of another cluster"},
+        {"s0", "test", 1, "it is of another version of psserver"},
+        {"s0", "test", 8, "it is of another version of psserver"},
+        {"s0", "test", 12, "it is of another version of psserver"},
+        {"s0", "test", 17, "it is of another version of psserver"},
+        {"s0", "test", 43, "it is of another version of psserver"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct memory *m = memory_new();
+        struct world *w = world_in(&kept_optimizers[1], m);
+        struct ps_str why = PS_STR_ROOM(128);
+        struct ps_records *r;
+
+        run_to_the_end(w);
+        world_free(w);
+        m->bytes[cases[i].damage] ^= cases[i].damage != 0 ? 0x40 : 0;
+        r = memory_open_as(m, cases[i].name, cases[i].cluster, &why);
+        assert_string_equal(why.data, cases[i].text);
+        assert_int_equal(ps_records_found(r), 0);
+        assert_int_equal(ps_records_bytes(r), 0);
+        ps_records_free(r);
+        why.data[0] = '\0';
+        why.len = 0;
+        r = memory_open_as(m, cases[i].name, cases[i].cluster, &why);
+        assert_string_equal(why.data, "");
+        ps_records_free(r);
+        memory_free(m);
+    }
+}
+
+/* The first of both places of record `number`. */
+static uint8_t *record_at(struct memory *m, uint32_t number, unsigned parity)
+{
+    return m->bytes + PS_FIXED_STATE_HEADER_BYTES +
+           (2 * (size_t)(number - 1) + parity) * PS_FIXED_STATE_RECORD_BYTES;
+}
+
+/* A changed bit of a record is found by its sum; the one before it names
+ * buffers that may have been used again, and yet it counts: a death before the
+ * last store looks the same. */
+static void damaged_records_are_dropped(void **state)
+{
+    struct memory *m = memory_new();
+    struct world *w = world_in(&kept_optimizers[1], m);
+
+    (void)state;
+    run_to_the_end(w);
+    world_free(w);
+    memcpy(m->then, m->bytes, MEMORY_BYTES);
+    for (size_t i = 0; i < PS_FIXED_STATE_RECORD_BYTES; i++) {
+        struct ps_records *r;
+
+        memcpy(m->bytes, m->then, MEMORY_BYTES);
+        for (unsigned parity = 0; parity < 2; parity++) {
+            record_at(m, 2, parity)[i] ^= 0x10;
+        }
+        r = memory_open(m);
+        assert_int_equal(ps_records_found(r), 1); /* The job's. */
+        assert_int_equal(ps_records_bytes(r), 0);
+        ps_records_free(r);
+    }
+    memory_free(m);
+}
+
+/* Rewrites the record with another range, and its sum. */
+static void set_range(struct memory *m, uint32_t number, unsigned parity,
+                      unsigned buffer, uint64_t offset, uint64_t bytes)
+{
+    uint8_t *at = record_at(m, number, parity);
+    const struct ps_record_range range = {offset, bytes};
+    uint64_t sum;
+
+    memcpy(at + offsetof(struct ps_fixed_state_record, ranges) +
+               buffer * sizeof(range),
+           &range, sizeof(range));
+    sum = XXH3_64bits(at + 8, PS_FIXED_STATE_RECORD_BYTES - 8);
+    memcpy(at, &sum, sizeof(sum));
+}
+
+/* Rule E5: what a record names is checked, however good its sum is. */
+static void buffers_of_two_records_do_not_overlap(void **state)
+{
+    struct memory *m = memory_new();
+    struct world *w = world_in(&kept_optimizers[1], m);
+    struct ps_record_range value;
+    const uint64_t bytes = COUNT * sizeof(float);
+    unsigned parity;
+
+    (void)state;
+    run_to_the_end(w);
+    assert_true(
+        ps_records_locate(w->records, ps_part_value(part_of(w, 0)), &value));
+    parity = part_of(w, 0)->record.place.sequence & 1;
+    world_free(w);
+    memcpy(m->then, m->bytes, MEMORY_BYTES);
+
+    const struct {
+        uint64_t offset;
+        uint64_t bytes;
+        uint32_t found;
+    } cases[] = {
+        {value.offset, bytes, 1},     /* State and value. */
+        {value.offset + 8, bytes, 1}, /* Some bytes of both. */
+        {0, bytes, 1},                /* The header. */
+        {4096, bytes, 1},             /* Records. */
+        {MEMORY_BYTES - 8, bytes, 1}, /* Beyond the end. */
+        {MEMORY_BYTES, bytes, 1},
+        {UINT64_MAX - 7, bytes, 1},
+        {value.offset + 1, bytes, 1}, /* Not aligned. */
+        {MEMORY_BYTES - 4096, bytes - 4, 1},
+        {MEMORY_BYTES - 4096, UINT64_MAX, 1},
+        {MEMORY_BYTES - 4096, bytes, 2}, /* Valid. */
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        memcpy(m->bytes, m->then, MEMORY_BYTES);
+        set_range(m, 2, parity, PS_PART_BUFFER_STATE_0, cases[i].offset,
+                  cases[i].bytes);
+        struct ps_records *r = memory_open(m);
+
+        assert_int_equal(ps_records_found(r), cases[i].found);
+        ps_records_free(r);
+    }
+    memory_free(m);
+}
+
+static void push_async(struct agent *a, uint64_t seq)
+{
+    const float grad[COUNT] = {1, 2, 3, 4, (float)seq};
+
+    agent_push(a, &(struct push_options){.key = 0,
+                                         .round = seq,
+                                         .count = COUNT,
+                                         .data = grad,
+                                         .rule = PS_RULE_STEP});
+}
+
+static void async_pushes_count_once_after_a_death(void **state)
+{
+    const struct optimizer *o = &kept_optimizers[1];
+    static const float first[COUNT] = {1, -2, 3, 0.5F, -0.25F};
+    struct memory *m[2] = {memory_new(), memory_new()};
+    struct world *alone = world_in(o, m[0]);
+    struct world *w = world_in(o, m[1]);
+
+    (void)state;
+    agent_init(&alone->agents[0], 0, COUNT, first);
+    agent_init(&w->agents[0], 0, COUNT, first);
+    for (uint64_t seq = 1; seq <= 4; seq++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            push_async(&alone->agents[i], seq);
+            push_async(&w->agents[i], seq);
+            world_free(w);
+            w = world_in(o, m[1]);
+            push_async(&w->agents[i], seq); /* It may not have been answered. */
+            assert_int_equal(w->agents[i].seen[0].commit_version, seq);
+            check_same(part_of(alone, 0), part_of(w, 0));
+        }
+    }
+    world_free(w);
+    world_free(alone);
+    memory_free(m[0]);
+    memory_free(m[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(death_at_any_store_leaves_one_version),
+        cmocka_unit_test(death_during_a_step_leaves_the_version_before),
+        cmocka_unit_test(ended_job_leaves_nothing),
+        cmocka_unit_test(job_goes_on_when_the_scheduler_names_it),
+        cmocka_unit_test(memory_of_another_server_is_dropped),
+        cmocka_unit_test(damaged_records_are_dropped),
+        cmocka_unit_test(buffers_of_two_records_do_not_overlap),
+        cmocka_unit_test(async_pushes_count_once_after_a_death),
         cmocka_unit_test(step_leaves_a_held_version_as_it_was),
         cmocka_unit_test(step_without_memory_for_its_states_is_retried),
     };

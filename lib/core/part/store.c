@@ -13,6 +13,23 @@ void ps_store_init(struct ps_store *st)
     st->parts = ps_map_new();
 }
 
+void ps_store_mark(struct ps_part *part)
+{
+    struct ps_list *changed = part->store->changed;
+
+    if (changed != NULL && !ps_list_linked(&part->record.changed)) {
+        ps_list_push_back(changed, &part->record.changed);
+    }
+}
+
+void ps_part_release_record(struct ps_part *part)
+{
+    for (unsigned i = 0; i < PS_RECORD_RANGES; i++) {
+        ps_buf_unref(part->record.bufs[i]);
+        part->record.bufs[i] = NULL;
+    }
+}
+
 static void reports_free(struct ps_part *part)
 {
     if (part->reports != NULL) {
@@ -40,6 +57,7 @@ void ps_store_set_buffer(struct ps_store *st, struct ps_part *part,
 {
     struct ps_slice *buffer = &part->buffers[place];
 
+    ps_store_mark(part);
     st->stored_bytes -= buffer->len;
     ps_buf_unref(buffer->buf);
     *buffer = *to;
@@ -81,6 +99,8 @@ static void part_free(struct ps_store *st, struct ps_part *part)
         st->stored_bytes -= part->buffers[i].len;
     }
     ps_image_drop(part->buffers);
+    ps_list_unlink(&part->record.changed);
+    ps_part_release_record(part);
     ps_free(part);
 }
 
@@ -111,6 +131,7 @@ struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
         part = ps_calloc(1, sizeof(*part));
         part->key = key;
         part->index = index;
+        part->store = st;
         ps_list_init(&part->waiting_pulls);
         ps_map_put(st->parts, ps_part_id(key, index), part);
     }
@@ -120,6 +141,9 @@ struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
 void ps_store_remove(struct ps_store *st, struct ps_part *part)
 {
     ps_map_remove(st->parts, ps_part_id(part->key, part->index));
+    if (part->record.place.number != 0) {
+        ps_records_remove(st->records, &part->record.place);
+    }
     part_free(st, part);
 }
 
@@ -228,6 +252,7 @@ void ps_store_keep_value(struct ps_store *st, struct ps_part *part,
 {
     struct ps_rec_part_image *im = &part->image;
 
+    ps_store_mark(part);
     im->version++;
     im->retry = 0;
     im->all_skipped = all_skipped;

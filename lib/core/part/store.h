@@ -8,6 +8,7 @@
 #include "base/map.h"
 #include "base/time.h"
 #include "core/part/image.h"
+#include "core/part/records.h"
 #include "core/part/round.h"
 
 #include <stdbool.h>
@@ -95,9 +96,17 @@ struct ps_part_reports {
 #define PS_PART_MASTER PS_STATES_MAX
 #define PS_PART_STATES (PS_STATES_MAX + 1u)
 
+/* The record of a partition, and its references on what that names. */
+struct ps_part_record {
+    struct ps_record_place place;
+    struct ps_buf *bufs[PS_RECORD_RANGES];
+    struct ps_list_node changed; /* In store->changed: it is not current. */
+};
+
 struct ps_part {
     uint32_t key;
     uint32_t index;
+    struct ps_store *store;
     struct ps_rec_part_image image;
     /* By enum ps_part_buffer; buf NULL: none. The value is never written again,
      * but in place by a rows key. State 0 is the codec's residual where there
@@ -112,9 +121,14 @@ struct ps_part {
     struct ps_list waiting_pulls; /* struct ps_waiting_pull */
     struct ps_part_async *async;  /* NULL: no async push. */
     struct ps_part_rows *rows;    /* NULL: no push of rows. */
+    struct ps_part_record record;
 };
 
 struct ps_store {
+    struct ps_records *records; /* Not owned; NULL: none are kept. */
+    /* Partitions whose records are not current, of all stores of the records;
+     * NULL: none are kept. */
+    struct ps_list *changed;
     struct ps_map *parts;  /* By key and index. */
     uint64_t stored_bytes; /* Values, states, accumulated gradients. */
     uint32_t open_round_count;
@@ -128,7 +142,7 @@ static inline uint64_t ps_part_id(uint32_t key, uint32_t index)
 }
 
 void ps_store_init(struct ps_store *st);
-/* Frees everything; no partition may have a merge. */
+/* Frees everything but records; no partition may have a merge. */
 void ps_store_fini(struct ps_store *st);
 
 struct ps_part *ps_store_find(const struct ps_store *st, uint32_t key,
@@ -142,7 +156,12 @@ static inline bool ps_store_lacks_room(const struct ps_store *st,
 /* Finds the partition, or adds an empty one. */
 struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
                                      uint32_t index);
-/* Frees the partition and its contents; it has no merge. */
+/* Notes that the record of the partition is not current. Every function below
+ * that changes its image or buffers does so. */
+void ps_store_mark(struct ps_part *part);
+/* Drops the references of the record, which stays as it is. */
+void ps_part_release_record(struct ps_part *part);
+/* Frees the partition, its contents and its record; it has no merge. */
 void ps_store_remove(struct ps_store *st, struct ps_part *part);
 /* Frees the partition unless it has a version, value, contribution, retry
  * number, report, async push or pull. */

@@ -376,10 +376,15 @@ void ps_server_job_fini(struct ps_server *s)
     ps_map_free(s->jobs.by_gen);
 }
 
-static bool job_has_ended(const struct ps_server *s, uint64_t gen)
+/* True if the job has ended here, as a job_state of this version or of a newer
+ * one said: an older one arrives late. A newer one gives the server a part in the
+ * job again. */
+static bool job_has_ended(const struct ps_server *s, uint64_t gen,
+                          uint32_t version)
 {
     for (uint32_t i = 0; i < PS_ENDED_JOBS_MAX; i++) {
-        if (s->jobs.ended[i] == gen) {
+        if (s->jobs.ended[i].gen == gen &&
+            s->jobs.ended[i].version >= version) {
             return true;
         }
     }
@@ -404,10 +409,12 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
     struct ps_server *s = st->s;
     struct ps_server_job *job = ps_map_get(s->jobs.by_gen, m->gen);
 
-    if (!job_has_ended(s, m->gen)) {
-        s->jobs.ended[s->jobs.next_ended] = m->gen;
+    if (!job_has_ended(s, m->gen, m->version)) {
+        s->jobs.ended[s->jobs.next_ended].gen = m->gen;
+        s->jobs.ended[s->jobs.next_ended].version = m->version;
         s->jobs.next_ended = (s->jobs.next_ended + 1) % PS_ENDED_JOBS_MAX;
     }
+    ps_server_kept_drop(s, m->gen);
     if (job != NULL) {
         const char *reason = ps_str_or_empty(m->reason);
         struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
@@ -539,7 +546,21 @@ void ps_server_job_send_ready(struct ps_server_step *st,
         st, &(struct ps_msg){.code = PS_MSG_JOB_READY,
                              .job_ready = {.gen = job->gen,
                                            .version = job->version,
-                                           .round = job->newest_version}});
+                                           .round = job->newest_version,
+                                           .memory = (uint8_t)job->kept.memory,
+                                           .epoch = job->kept.epoch}});
+}
+
+/* This server's place in the job; NULL: none is stated. */
+static const struct ps_rec_place *find_place(const struct ps_server *s,
+                                             const struct ps_msg_job_state *m)
+{
+    for (uint32_t i = 0; i < m->places_count; i++) {
+        if (strcmp(ps_str_or_empty(m->places[i].name), s->opt.name) == 0) {
+            return &m->places[i];
+        }
+    }
+    return NULL;
 }
 
 void ps_server_on_job_state(struct ps_server_step *st,
@@ -561,13 +582,18 @@ void ps_server_on_job_state(struct ps_server_step *st,
         end_job(st, m);
         return;
     }
-    if (job_has_ended(s, m->gen)) {
+    if (job_has_ended(s, m->gen, m->version)) {
         return; /* Sent before the end, arrived after it. */
     }
     if (job != NULL && m->version <= job->version) {
         /* The scheduler may ask again. */
         ps_server_job_send_ready(st, job);
         return;
+    }
+    const struct ps_rec_place *place = find_place(s, m);
+
+    if (place != NULL && place->instance != s->opt.instance) {
+        return; /* For another process of this name (rule E6). */
     }
     const char *why = read_job_state(s, job, m, &optim, &compression);
 
@@ -578,11 +604,14 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     if (job == NULL) {
         job = job_new(s, m);
+        job->kept.memory = ps_server_kept_adopt(st, job) ? PS_PART_MEMORY_KEPT
+                                                    : PS_PART_MEMORY_NEW;
         ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
                            "job %s taken, %u slots", job->name,
                            job->slot_count);
     }
     job->version = m->version;
+    job->kept.epoch = place != NULL ? place->epoch : 0;
     job->weight = m->weight;
     job->has_optimizer = has_optimizer(m);
     job->optim = optim;

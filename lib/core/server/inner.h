@@ -18,6 +18,7 @@
  *     kind_dense.c    dense contributions, plain or encoded
  *     migration.c     migrations, what they allow agents, chunks that leave
  *
+ *     kept.c          records in state memory, what a former process has left
  *     reply.c         value, commit, refuse
  *     credit.c        credit, pacing, slots that block their job
  *     session.c       connections and sessions of agents, turns of their jobs
@@ -27,6 +28,7 @@
 
 #include "core/link/dialer.h"
 #include "core/server/job.h"
+#include "core/server/kept.h"
 #include "core/server/merge.h"
 #include "core/server/server.h"
 #include "core/server/session.h"
@@ -64,6 +66,7 @@ struct ps_server {
     struct ps_server_jobs jobs;
     struct ps_server_merges merges;
     struct ps_server_memory memory;
+    struct ps_server_kept kept;
     struct ps_server_replies replies;
 
     ps_time now; /* Time of the last event. */

@@ -58,6 +58,14 @@ struct ps_server_profile {
     uint64_t entries_before; /* Entries of the trace when it began. */
 };
 
+/* A job in state memory. */
+struct ps_server_job_kept {
+    uint32_t epoch;             /* Of this server's place; 0: none is stated. */
+    enum ps_part_memory memory; /* Origin of the partitions. */
+    struct ps_record_place record;
+    bool is_partial; /* Some partition has no record, for lack of room. */
+};
+
 struct ps_server_job {
     struct ps_server *server;
     struct ps_list_node node; /* In `credit_check`. */
@@ -89,6 +97,7 @@ struct ps_server_job {
     struct ps_fair_flow merge_flow;
     struct ps_rate_meter push_rate; /* Payload bytes of all slots. */
     struct ps_server_profile profile;
+    struct ps_server_job_kept kept;
     /* Version that no server or agent holds any more, if `known`. */
     struct {
         bool known;
@@ -100,9 +109,13 @@ struct ps_server_job {
 
 struct ps_server_jobs {
     struct ps_map *by_gen;
-    uint64_t ended[PS_ENDED_JOBS_MAX]; /* Generations, in a ring. */
-    uint32_t next_ended;               /* Place of the next one. */
-    struct ps_list credit_check;       /* Jobs, at the end of the step. */
+    /* Jobs that have ended here, in a ring. */
+    struct {
+        uint64_t gen;
+        uint32_t version; /* Of the job_state that said so. */
+    } ended[PS_ENDED_JOBS_MAX];
+    uint32_t next_ended;         /* Place of the next one. */
+    struct ps_list credit_check; /* Jobs, at the end of the step. */
 };
 
 /* ----------------------------------------------------------------- requests */

@@ -78,6 +78,7 @@ static void abort_attempt(struct ps_server_step *st, struct ps_server_job *job,
     struct ps_server_refusal refusal;
 
     part->image.retry = attempt;
+    ps_store_mark(part);
     if (part->open_round == NULL) {
         return;
     }

@@ -104,6 +104,7 @@ static int accept_init_part(struct ps_server_step *st,
     }
     part->image.name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
     part->image.first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
+    ps_store_mark(part);
     ps_server_reply_part(st, q->from.slot, part, false, 0);
     return 0;
 }
@@ -192,6 +193,7 @@ static int restore_part(struct ps_server_step *st,
         return rc;
     }
     part->image.all_skipped = rec->all_skipped;
+    ps_store_mark(part);
     if (part->open_round != NULL && part->image.version > before) {
         reply_superseded(st, job, part);
     }
@@ -657,6 +659,7 @@ static int store_state(const struct ps_server_request *q, struct ps_part *part)
         return PS_E_INVAL;
     }
     part->image.step_offset = (int64_t)m->steps - (int64_t)part->image.version;
+    ps_store_mark(part);
     if (m->which == UINT8_MAX) {
         return 0;
     }

@@ -13,6 +13,7 @@
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
+#include "core/server/kept.h"
 #include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
@@ -97,6 +98,7 @@ static void on_new_session(void *context)
 {
     struct ps_server_step *st = context;
 
+    ps_server_kept_send_ready(st);
     PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
     {
         ps_server_job_send_ready(st, job);
@@ -130,6 +132,7 @@ static void fill_hello(void *context, struct ps_msg_hello *hello)
     hello->cluster = s->opt.cluster;
     hello->address = s->opt.address;
     hello->memory_limit = ps_pool_budget(s->opt.pool);
+    hello->keep = s->opt.records != NULL;
     ps_facts_fill_hello(&s->opt.facts, st->now, hello);
 }
 
@@ -586,6 +589,7 @@ struct ps_server *ps_server_new(const struct ps_server_options *opt,
     ps_server_job_init(s);
     ps_server_merge_init(s);
     ps_server_memory_init(s);
+    ps_server_kept_init(s);
     ps_server_reply_init(s);
     s->now = now;
     return s;
@@ -733,6 +737,7 @@ static int server_step(void *self, const struct ps_event *ev,
                               &s->jobs.credit_check)) != NULL) {
         ps_server_credit_unblock(&st, job);
     }
+    ps_server_kept_write(&st);
     while ((used = PS_LIST_POP(struct ps_server_session, used_node,
                                &s->sessions.used)) != NULL) {
         ps_server_session_settle(s, used);

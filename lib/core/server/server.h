@@ -10,6 +10,7 @@
 #include "core/base/machine.h"
 #include "core/base/peer.h"
 #include "core/link/link.h"
+#include "core/part/records.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,6 +42,9 @@ struct ps_server_options {
     struct ps_trace *trace; /* Ring of what it does; not owned; NULL: none. */
     /* Tensor memory; not owned. The scheduler admits keys by its budget. */
     struct ps_pool *pool;
+    /* State memory, the source of the pool; not owned. NULL: the state does not
+     * outlive the process. */
+    struct ps_records *records;
 };
 
 struct ps_server;

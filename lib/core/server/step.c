@@ -34,11 +34,12 @@ static bool has_master_weights(const struct ps_part *part)
            !ps_dtype_is_float(part->image.dtype);
 }
 
-/* True if the state has a holder beside its partition (rule E1); one on a device
- * has none (rule E2). */
-static bool is_held(const struct ps_buf *state)
+/* True if the state has a holder beside its partition, or gets one before the
+ * step ends (rule E1); one on a device has none (rule E2). */
+static bool is_held(const struct ps_server_job *job, const struct ps_buf *state)
 {
-    return state->refs > 1 && state->copy == NULL;
+    return state->copy == NULL &&
+           (state->refs > 1 || job->store.records != NULL);
 }
 
 /* Bytes of the partition in the type in which steps are computed. */
@@ -71,7 +72,7 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
         const struct ps_buf *state =
             part->buffers[ps_server_state_place(job, i)].buf;
 
-        missing += state == NULL || is_held(state) ? work_bytes(part) : 0;
+        missing += state == NULL || is_held(job, state) ? work_bytes(part) : 0;
     }
     return missing;
 }
@@ -164,7 +165,7 @@ int ps_server_merge_prepare_next(struct ps_server_merge *run,
 {
     const struct ps_slice *now = &run->part->buffers[place];
 
-    return run->next[place].buf != NULL || !is_held(now->buf)
+    return run->next[place].buf != NULL || !is_held(run->job, now->buf)
                ? 0
                : ps_server_memory_alloc(run->job, now->len, &run->next[place]);
 }
