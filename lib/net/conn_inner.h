@@ -155,10 +155,9 @@ PS_MUST_USE int ps_out_frame_new_shared(const struct ps_frame_writer *w,
 /* Inserts the checksums of header and payload (rule F4), for which the frame has
  * space. */
 void ps_out_frame_add_checksums(struct ps_out_frame *f);
-/* Those of a header of `len` bytes, and of a payload. */
+/* That of a header of `len` bytes. */
 uint64_t ps_frame_header_checksum(const struct ps_frame_prefix *prefix,
                                   const void *header, size_t len);
-uint64_t ps_frame_payload_checksum(const void *payload, size_t len);
 
 /* Queues a frame at the end; one that goes ahead before the first frame that has
  * not begun, where an urgent one replaces urgent frames that wait. `in_flight`

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/state_table.h"
+#include "net/checksum.h"
 #include "proto/msg_codec.h"
 #include "proto/ps_fixed.h"
 
@@ -354,10 +355,11 @@ static void consume_payload(struct ps_conn *c)
 static void complete_payload(struct ps_conn *c, const struct ps_msg *msg)
 {
     const struct ps_frame_reader *r = &c->reader;
-    const uint64_t len = r->prefix.payload_len;
+    const size_t len = r->prefix.payload_len;
+    const struct iovec payload = {r->dst != NULL ? r->dst - len : NULL, len};
 
     if (r->has_checksums && r->dst != NULL &&
-        ps_frame_payload_checksum(r->dst - len, len) != r->checksums.payload) {
+        ps_checksum(&payload, 1, 0) != r->checksums.payload) {
         close_corrupt(c, "payload");
     } else {
         deliver_frame(c, msg);

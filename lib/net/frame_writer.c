@@ -9,14 +9,11 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "net/checksum.h"
 #include "proto/msg_codec.h"
 
 #include <string.h>
 #include <unistd.h>
-
-/* Its functions are compiled here: there is no library to load. */
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 /* Limit on unreleased bytes sent by reference, so that the peer's other
  * connections get served in between. */
@@ -138,65 +135,39 @@ int ps_out_frame_new_shared(const struct ps_frame_writer *w,
     return 0;
 }
 
+/* Of a header whose body may lie elsewhere. */
+static uint64_t sum_header(const uint8_t prefix[PS_FRAME_PREFIX],
+                           const void *header, size_t len,
+                           const struct ps_msg_body *body)
+{
+    const struct iovec front = {(void *)(uintptr_t)prefix, PS_FRAME_PREFIX};
+    const struct iovec parts[] = {
+        {(void *)(uintptr_t)header, len},
+        {body != NULL ? (void *)(uintptr_t)body->bytes : NULL,
+         body != NULL ? body->len : 0},
+    };
+
+    return ps_checksum(parts, body != NULL ? 2 : 1, ps_checksum(&front, 1, 0));
+}
+
 uint64_t ps_frame_header_checksum(const struct ps_frame_prefix *prefix,
                                   const void *header, size_t len)
 {
     uint8_t bytes[PS_FRAME_PREFIX];
 
     ps_frame_build(bytes, prefix);
-    return XXH3_64bits_withSeed(header, len,
-                                XXH3_64bits(bytes, PS_FRAME_PREFIX));
-}
-
-uint64_t ps_frame_payload_checksum(const void *payload, size_t len)
-{
-    return XXH3_64bits(payload, len);
-}
-
-/* Checksum of a header, of which the body may lie elsewhere. */
-static uint64_t sum_header(const struct ps_out_frame *f)
-{
-    const uint8_t *header = f->header + PS_FRAME_PREFIX;
-    const size_t len = f->header_len - PS_FRAME_PREFIX;
-    const uint64_t seed = XXH3_64bits(f->header, PS_FRAME_PREFIX);
-    XXH3_state_t state;
-
-    if (f->body == NULL) {
-        return XXH3_64bits_withSeed(header, len, seed);
-    }
-    XXH3_INITSTATE(&state);
-    (void)XXH3_64bits_reset_withSeed(&state, seed);
-    (void)XXH3_64bits_update(&state, header, len);
-    (void)XXH3_64bits_update(&state, f->body->bytes, f->body->len);
-    return XXH3_64bits_digest(&state);
-}
-
-static uint64_t sum_payload(const struct ps_out_frame *f)
-{
-    XXH3_state_t state;
-
-    if (f->slice_count <= 1) {
-        return f->slice_count == 0
-                   ? 0
-                   : ps_frame_payload_checksum(ps_slice_data(f->slices),
-                                               f->slices->len);
-    }
-    (void)XXH3_64bits_reset(&state);
-    for (uint32_t i = 0; i < f->slice_count; i++) {
-        (void)XXH3_64bits_update(&state, ps_slice_data(&f->slices[i]),
-                                 f->slices[i].len);
-    }
-    return XXH3_64bits_digest(&state);
+    return sum_header(bytes, header, len, NULL);
 }
 
 void ps_out_frame_add_checksums(struct ps_out_frame *f)
 {
     uint8_t *const at = f->header + PS_FRAME_PREFIX;
-    const struct ps_fixed_frame_checksums sums = {.header = sum_header(f),
-                                                  .payload = sum_payload(f)};
+    const size_t len = f->header_len - PS_FRAME_PREFIX;
+    const struct ps_fixed_frame_checksums sums = {
+        .header = sum_header(f->header, at, len, f->body),
+        .payload = ps_checksum_slices(f->slices, f->slice_count)};
 
-    memmove(at + PS_FIXED_FRAME_CHECKSUMS_BYTES, at,
-            f->header_len - PS_FRAME_PREFIX);
+    memmove(at + PS_FIXED_FRAME_CHECKSUMS_BYTES, at, len);
     ps_fixed_put_frame_checksums(at, &sums);
     f->header_len += PS_FIXED_FRAME_CHECKSUMS_BYTES;
     f->len += PS_FIXED_FRAME_CHECKSUMS_BYTES;
