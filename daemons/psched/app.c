@@ -39,6 +39,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .rejoin_timeout = o->rejoin_timeout,
         .diverged_after = o->diverged_after == 0 ? PS_TIME_NEVER
                                                  : o->diverged_after,
+        .server_return = o->server_return,
         .partition_bytes = (uint32_t)o->partition_bytes,
         .link = facts->link,
         .link_linger = o->link_linger,

@@ -140,6 +140,14 @@ static const struct ps_option rows[] = {
      .help = "A job ends if its ranks have waited for each other for this "
              "time, so that none of them can go on; null: it is only shown as "
              "DIVERGED."},
+    {.path = "failure.server_return",
+     .text = "30s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(server_return),
+     .help = "A job waits for this time for the next process of a server that "
+             "was lost, if its memory outlives its process."},
     {.path = "placement.partition_bytes",
      .text = "auto",
      .type = PS_OPTION_SIZE,

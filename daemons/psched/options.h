@@ -15,6 +15,7 @@ struct psched_options {
     ps_time rejoin_grace;
     ps_time rejoin_timeout;
     ps_time diverged_after; /* 0: never. */
+    ps_time server_return;
     uint64_t partition_bytes;
     struct ps_key_limits key_limits;
     uint64_t table_memory;

@@ -39,6 +39,7 @@ struct peer {
     bool mute;                 /* Does not ping. */
     uint64_t certificate_ends; /* As its pings say. */
     uint64_t memory;           /* Memory limit of a server; 0: not stated. */
+    bool keep;                 /* Its memory outlives its process. */
     bool by_tcp;
     uint32_t uid;
     const struct ps_peer_identity *identity; /* NULL: no certificate. */
@@ -252,6 +253,7 @@ static inline struct ps_msg make_hello(const struct peer *p)
             .address = p->role == PS_ROLE_SERVER ? "10.0.0.1:9" : "",
             .memory_limit = p->memory,
             .token = p->token,
+            .keep = p->keep,
         }};
 }
 

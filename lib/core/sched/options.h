@@ -61,6 +61,8 @@ struct ps_sched_options {
     ps_time rejoin_grace;   /* A job without a live rank fails after this. */
     ps_time rejoin_timeout; /* A job with a LOST rank fails after this. */
     ps_time diverged_after; /* A job whose ranks wait for each other does. */
+    /* Wait for a server whose memory outlives its process. */
+    ps_time server_return;
     /* For a job that sets none; 0: chosen for each key. */
     uint32_t partition_bytes;
     /* Bytes of one chunk of a migration; 0: PS_MIGRATION_CHUNK_MAX, the

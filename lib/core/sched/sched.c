@@ -33,6 +33,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     o->rejoin_grace = value_or_default(o->rejoin_grace, PS_SECONDS(60));
     o->rejoin_timeout = value_or_default(o->rejoin_timeout, PS_SECONDS(3600));
     o->diverged_after = value_or_default(o->diverged_after, PS_SECONDS(30));
+    o->server_return = value_or_default(o->server_return, PS_SECONDS(30));
     o->link_linger = value_or_default(o->link_linger, PS_SECONDS(10));
     if (o->placements_sent_max == 0) {
         o->placements_sent_max = PS_PLACEMENTS_SENT_MAX;

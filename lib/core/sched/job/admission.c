@@ -118,7 +118,17 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
 }
 
 /* Keeps the list sorted by name. */
-void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
+void ps_sched_job_take_place(const struct ps_sched *s,
+                             struct ps_sched_job_server *on,
+                             const struct ps_member *m)
+{
+    on->epoch = s->epoch;
+    on->incarnation = m->incarnation;
+    on->instance = m->instance;
+}
+
+void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
+                             const struct ps_member *m)
 {
     uint32_t i = j->servers.count;
 
@@ -128,7 +138,9 @@ void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
         j->servers.list[i] = j->servers.list[i - 1];
         i--;
     }
-    j->servers.list[i] = (struct ps_sched_job_server){.node = m->node};
+    j->servers.list[i] = (struct ps_sched_job_server){
+        .node = m->node, .return_by = PS_TIME_NEVER};
+    ps_sched_job_take_place(s, &j->servers.list[i], m);
     ps_str_copy(j->servers.list[i].name, sizeof(j->servers.list[i].name),
                 m->name);
     j->servers.count++;

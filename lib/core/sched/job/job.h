@@ -86,10 +86,22 @@ struct ps_sched_slot {
     uint32_t first_unsent_key;
 };
 
-/* Server of a job; the list is sorted by name. */
+/* Bytes of the reason for a loss that are kept. */
+#define PS_SCHED_LOSS_TEXT 159u
+
+/* Server of a job: a place (rule O1). The list is sorted by name. */
 struct ps_sched_job_server {
     char name[PS_NAME_MAX + 1];
     uint32_t node;
+    /* The process that the place is for, and the epoch of its last change. */
+    uint32_t epoch;
+    uint64_t incarnation;
+    uint64_t instance;
+    /* Its process was lost: until when the job waits for the next one, which has
+     * its memory; or never. */
+    ps_time return_by;
+    ps_time lost_at;
+    char lost_why[PS_SCHED_LOSS_TEXT + 1];
     uint32_t ready_version; /* Version of job_state that it acknowledged. */
     /* Newest round of any of its partitions at that time. */
     uint64_t newest_round;

@@ -46,7 +46,7 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     ps_sched_job_assign_ranks(j);
     while (j->servers.count < j->opt.num_servers) {
-        ps_sched_job_add_server(j, ps_sched_job_next_server(s, j));
+        ps_sched_job_add_server(s, j, ps_sched_job_next_server(s, j));
     }
     ps_sched_move_job(st, j, PS_JOB_PHASE_STARTING);
     ps_sched_job_publish(st, j);
@@ -150,6 +150,233 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
     }
 }
 
+/* --------------------------------------------------------- losses of servers */
+
+static uint32_t count_keys_on(const struct ps_sched_job *j, uint32_t node)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
+
+        count += k != NULL && ps_sched_key_is_on(k, node);
+    }
+    return count;
+}
+
+/* Removes a lost server from the job. Its partitions go to the others, or to a
+ * replacement; the job fails when neither is possible, with `advice` behind the
+ * loss of an only copy. */
+static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
+                          struct ps_sched_job_server *on, const char *why,
+                          const char *advice)
+{
+    uint32_t node = on->node;
+    bool had_data = on->bytes > 0;
+    struct ps_str reason = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_member *other;
+
+    ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
+    ps_sched_job_remove_server(st->s, j, on,
+                               ps_members_get(&st->s->members, node));
+    if (!ps_sched_job_is_open(j)) {
+        return;
+    }
+    if (had_data && j->optimizer.declared.name != NULL) {
+        const uint32_t keys = count_keys_on(j, node);
+
+        ps_str_addf(&reason, "; it had the only copy of %u key%s of job %s%s",
+                    keys, keys == 1 ? "" : "s", j->name, advice);
+        ps_sched_job_fail(st, j, reason.data);
+        return;
+    }
+    other = j->keys.open_count == 0 || j->servers.count == 0
+                ? ps_sched_job_next_server(st->s, j)
+                : NULL;
+    if (other != NULL) {
+        ps_sched_job_add_server(st->s, j, other);
+        ps_sched_job_publish(st, j);
+    }
+    if (j->servers.count == 0) {
+        ps_str_add(&reason, "; there is no other");
+        ps_sched_job_fail(st, j, reason.data);
+        return;
+    }
+    if (had_data) {
+        ps_str_add(&reason, "; what it held");
+        if (ps_sched_keys_reassign(st, j, node, &reason) != 0) {
+            ps_sched_job_fail(st, j, reason.data);
+            return;
+        }
+    }
+    ps_sched_waiters_reply(st, j);
+    try_run(st, j); /* Last: this may end the job. */
+}
+
+static bool is_waiting(const struct ps_sched_job *j,
+                       const struct ps_sched_job_server *on)
+{
+    return on->return_by != PS_TIME_NEVER && ps_sched_job_is_open(j);
+}
+
+void ps_sched_job_describe_wait(const struct ps_sched_job *j, ps_time now,
+                                struct ps_str *out)
+{
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        const struct ps_sched_job_server *on = &j->servers.list[i];
+        const uint32_t keys = count_keys_on(j, on->node);
+
+        if (is_waiting(j, on)) {
+            ps_str_addf(
+                out,
+                "waits for server %s, which has the only copy of %u "
+                "key%s (%.0f s left)",
+                on->name, keys, keys == 1 ? "" : "s",
+                (double)(on->return_by - ps_time_min(on->return_by, now)) /
+                    1e9);
+            return;
+        }
+    }
+}
+
+/* True: the job waits for the next process of the server, which has its memory
+ * (rule O4). Agents have what a job of rounds needs without an optimizer; it
+ * does not wait for a host that may be lost, too. */
+static bool may_return(const struct ps_sched_job *j,
+                       const struct ps_sched_job_server *on,
+                       const struct ps_member *server, bool is_silent)
+{
+    return ps_sched_job_is_open(j) && on->bytes > 0 && server->hello != NULL &&
+           server->hello->hello.keep &&
+           (!is_silent || j->optimizer.declared.name != NULL ||
+            j->opt.mode != PS_MODE_SYNC);
+}
+
+/* The wait of a server that is lost again goes on. */
+static void await_return(struct ps_sched_step *st, struct ps_sched_job *j,
+                         struct ps_sched_job_server *on, const char *why)
+{
+    const uint32_t keys = count_keys_on(j, on->node);
+    struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+    on->ready_version = 0;
+    if (on->return_by != PS_TIME_NEVER) {
+        return;
+    }
+    on->lost_at = st->now;
+    on->return_by = ps_time_add(st->now, st->s->opt.server_return);
+    ps_str_copy(on->lost_why, sizeof(on->lost_why), why);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                       "job %s gen %" PRIu64 " waits for server %s, which has "
+                       "the only copy of %u key%s, for %g s: %s",
+                       j->name, j->gen, on->name, keys, keys == 1 ? "" : "s",
+                       (double)st->s->opt.server_return / 1e9, why);
+    ps_str_addf(&text, "for server %s: %s", on->name, why);
+    ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, "waits", true, text.data);
+}
+
+void ps_sched_jobs_lose_server(struct ps_sched_step *st,
+                               struct ps_member *server, bool is_silent,
+                               const char *why)
+{
+    ps_sched_migrations_lose_server(st, server);
+    ps_sched_trace_lose_server(st, server->node);
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
+        struct ps_sched_job_server *on = ps_sched_job_server_of(j,
+                                                                server->node);
+
+        if (on != NULL && may_return(j, on, server, is_silent)) {
+            await_return(st, j, on, why);
+        } else if (on != NULL) {
+            remove_server(st, j, on, why,
+                          "; a server comes back with it that is started with "
+                          "--keep, or by its unit");
+        }
+    }
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
+        ps_sched_migrations_start(st, j);
+    }
+}
+
+/* The server has not come back in time with the job's memory. */
+static void give_up_return(struct ps_sched_step *st, struct ps_sched_job *j,
+                           struct ps_sched_job_server *on, const char *advice)
+{
+    char why[PS_SCHED_LOSS_TEXT + 1];
+
+    ps_str_copy(why, sizeof(why), on->lost_why);
+    remove_server(st, j, on, why, advice);
+}
+
+/* A process has taken the place of one that was lost. False: it does not have
+ * its memory, or the message is of before that. */
+static bool check_return(struct ps_sched_step *st, struct ps_sched_job *j,
+                         struct ps_sched_job_server *on,
+                         struct ps_member *server,
+                         const struct ps_msg_job_ready *m)
+{
+    const uint64_t gen = j->gen;
+
+    if (m->epoch != on->epoch && m->epoch != 0) {
+        return false;
+    }
+    if (m->epoch == 0 || m->memory != PS_PART_MEMORY_KEPT) {
+        give_up_return(st, j, on, ", and came back without it");
+        ps_sched_job_send_ended(st, server, gen, m->version);
+        return false;
+    }
+    on->return_by = PS_TIME_NEVER;
+    struct ps_str text = PS_STR_ROOM(PS_NAME_MAX + 80);
+
+    ps_str_addf(&text, "server %s is back with its memory after %.1f s",
+                on->name, (double)(st->now - on->lost_at) / 1e9);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_NOTICE,
+                       "job %s gen %" PRIu64 " goes on: %s", j->name, j->gen,
+                       text.data);
+    ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, "goes on", false, text.data);
+    return true;
+}
+
+/* First server whose time to return is over; NULL: none. */
+static struct ps_sched_job_server *find_overdue(const struct ps_sched_job *j,
+                                                ps_time now)
+{
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        struct ps_sched_job_server *on = &j->servers.list[i];
+
+        if (is_waiting(j, on) && on->return_by <= now) {
+            return on;
+        }
+    }
+    return NULL;
+}
+
+static void give_up_overdue(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    const uint64_t gen = j->gen;
+    struct ps_sched_job_server *on;
+    struct ps_str advice = PS_STR_ROOM(80);
+
+    ps_str_addf(&advice, ", and did not come back within %g s",
+                (double)st->s->opt.server_return / 1e9);
+    while (j != NULL && (on = find_overdue(j, st->now)) != NULL) {
+        give_up_return(st, j, on, advice.data);
+        j = ps_sched_find_job(st->s, gen);
+    }
+}
+
+static ps_time return_deadline(const struct ps_sched_job *j)
+{
+    ps_time due = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; ps_sched_job_is_open(j) && i < j->servers.count; i++) {
+        due = ps_time_min(due, j->servers.list[i].return_by);
+    }
+    return due;
+}
+
 /* ---------------------------------------------------------------- servers */
 
 void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
@@ -162,6 +389,12 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
 
     if (on == NULL) {
         ps_sched_job_send_ended(st, server, m->gen, m->version);
+        return;
+    }
+    if (m->version == 0) {
+        return; /* Of memory alone (rule E7); the state is on its way. */
+    }
+    if (is_waiting(j, on) && !check_return(st, j, on, server, m)) {
         return;
     }
     /* A version that is not made yet would satisfy later waiters. */
@@ -332,7 +565,9 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
         if (j->quota.send_at <= st->now) {
             ps_sched_admission_send_quota(st, j);
         }
-        if (j->deadline <= st->now) {
+        if (return_deadline(j) <= st->now) {
+            give_up_overdue(st, j);
+        } else if (j->deadline <= st->now) {
             handle_job_deadline(st, j);
         } else if (lost_ranks_deadline(st->s, j) <= st->now) {
             fail_for_lost_ranks(st, j);
@@ -351,6 +586,10 @@ void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
                                                      late);
         }
         j->workers.lost_since = ps_time_add(j->workers.lost_since, late);
+        for (uint32_t i = 0; i < j->servers.count; i++) {
+            j->servers.list[i].return_by = ps_time_add(
+                j->servers.list[i].return_by, late);
+        }
     }
 }
 
@@ -363,6 +602,7 @@ ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
         due = ps_time_min(due, j->deadline);
         due = ps_time_min(due, j->publish_at);
         due = ps_time_min(due, lost_ranks_deadline(s, j));
+        due = ps_time_min(due, return_deadline(j));
         due = ps_time_min(due, j->quota.send_at);
         due = ps_time_min(due, j->keys.send_at);
     }
@@ -545,72 +785,6 @@ void ps_sched_workers_drop_tokens(struct ps_sched_step *st)
     ps_sched_tokens_set_check_time(st->s, st->now);
 }
 
-/* ---------------------------------------------------------------- servers */
-
-/* Removes a lost server from the job. Its partitions go to the others, or to a
- * replacement; the job fails when neither is possible. */
-static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
-                          struct ps_sched_job_server *on,
-                          const struct ps_member *server, const char *why)
-{
-    uint32_t node = on->node;
-    bool had_data = on->bytes > 0;
-    struct ps_str reason = PS_STR_ROOM(PS_TEXT_MAX + 1);
-    struct ps_member *other;
-
-    ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
-    ps_sched_job_remove_server(st->s, j, on, server);
-    if (!ps_sched_job_is_open(j)) {
-        return;
-    }
-    if (had_data && j->optimizer.declared.name != NULL) {
-        ps_str_add(&reason, "; it held weights and optimizer state of the job");
-        ps_sched_job_fail(st, j, reason.data);
-        return;
-    }
-    other = j->keys.open_count == 0 || j->servers.count == 0
-                ? ps_sched_job_next_server(st->s, j)
-                : NULL;
-    if (other != NULL) {
-        ps_sched_job_add_server(j, other);
-        ps_sched_job_publish(st, j);
-    }
-    if (j->servers.count == 0) {
-        ps_str_add(&reason, "; there is no other");
-        ps_sched_job_fail(st, j, reason.data);
-        return;
-    }
-    if (had_data) {
-        ps_str_add(&reason, "; what it held");
-        if (ps_sched_keys_reassign(st, j, node, &reason) != 0) {
-            ps_sched_job_fail(st, j, reason.data);
-            return;
-        }
-    }
-    ps_sched_waiters_reply(st, j);
-    try_run(st, j); /* Last: this may end the job. */
-}
-
-void ps_sched_jobs_lose_server(struct ps_sched_step *st,
-                               struct ps_member *server, const char *why)
-{
-    ps_sched_migrations_lose_server(st, server);
-    ps_sched_trace_lose_server(st, server->node);
-    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
-    {
-        struct ps_sched_job_server *on = ps_sched_job_server_of(j,
-                                                                server->node);
-
-        if (on != NULL) {
-            remove_server(st, j, on, server, why);
-        }
-    }
-    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
-    {
-        ps_sched_migrations_start(st, j);
-    }
-}
-
 /* ------------------------------------------------------------- fresh link */
 
 /* Marks the workers of an agent unconfirmed until it reports them again. */
@@ -630,16 +804,32 @@ static void unconfirm_workers(struct ps_sched_step *st, struct ps_member *agent)
     }
 }
 
+/* Sends a server of the job its state. A place that waits for it is its own from
+ * this epoch on, which is a change (rule O5). */
+static void send_server_state(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *m)
+{
+    struct ps_sched_job_server *on = ps_sched_job_server_of(j, m->node);
+
+    if (on == NULL) {
+        return;
+    }
+    if (is_waiting(j, on)) {
+        ps_sched_job_take_place(st->s, on, m);
+        ps_sched_job_publish(st, j);
+    } else {
+        ps_sched_job_send_state(st, j, m);
+    }
+    j->quota.send_at = st->now;
+}
+
 /* Sends the states of all jobs of the member. */
 static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
 {
     PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
     {
         if (m->role == PS_ROLE_SERVER) {
-            if (ps_sched_job_server_of(j, m->node) != NULL) {
-                ps_sched_job_send_state(st, j, m);
-                j->quota.send_at = st->now;
-            }
+            send_server_state(st, j, m);
             continue;
         }
         if (j->version == 0 || !ps_sched_job_has_agent(j, m->node)) {

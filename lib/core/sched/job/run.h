@@ -109,7 +109,12 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
                            const struct ps_sched_job *j,
                            const struct ps_member *list[PS_SERVERS_MAX]);
 /* Makes `m` a server of the job; the caller publishes the job. */
-void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m);
+void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
+                             const struct ps_member *m);
+/* Gives the place to the present process of its server, in this epoch. */
+void ps_sched_job_take_place(const struct ps_sched *s,
+                             struct ps_sched_job_server *on,
+                             const struct ps_member *m);
 /* Removes a server that is lost; this process of it is not used again. */
 void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
                                 struct ps_sched_job_server *on,
@@ -306,8 +311,14 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
                                const char *why);
 void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
                               const char *why);
+/* `is_silent`: its host may be lost, too. A job that waits for the next process
+ * of the server keeps it. */
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,
-                               struct ps_member *server, const char *why);
+                               struct ps_member *server, bool is_silent,
+                               const char *why);
+/* Appends the server for which the job waits, if it waits for one. */
+void ps_sched_job_describe_wait(const struct ps_sched_job *j, ps_time now,
+                                struct ps_str *out);
 /* Loses the workers that an agent on a fresh link has not reported. */
 void ps_sched_workers_drop_missing(struct ps_sched_step *st,
                                    struct ps_member *agent);

@@ -112,12 +112,31 @@ int ps_sched_job_check_agent(const struct ps_sched *s,
 
 /* ------------------------------------------------------------------ state */
 
+/* Places of the job; the caller frees the list. */
+static struct ps_rec_place *list_places(const struct ps_sched_job *j)
+{
+    struct ps_rec_place *places = ps_alloc((j->servers.count + 1u) *
+                                           sizeof(*places));
+
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        const struct ps_sched_job_server *on = &j->servers.list[i];
+
+        places[i] = (struct ps_rec_place){.epoch = on->epoch,
+                                          .node = on->node,
+                                          .name = on->name,
+                                          .incarnation = on->incarnation,
+                                          .instance = on->instance};
+    }
+    return places;
+}
+
 static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                                         bool with_ranks)
 {
     struct ps_rec_slot *slots = ps_alloc((j->slot_count + 1u) * sizeof(*slots));
     struct ps_rec_rank *ranks = ps_alloc((j->workers.count + 1u) *
                                          sizeof(*ranks));
+    struct ps_rec_place *places = list_places(j);
     uint32_t rank_count = 0;
     struct ps_packet *p;
 
@@ -181,10 +200,14 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .compression = j->compression.name,
                     .compression_params = j->compression.params,
                     .compression_params_count = j->compression.param_count,
+                    /* Hidden from agents, as the instances of slots. */
+                    .places = places,
+                    .places_count = with_ranks ? 0 : j->servers.count,
                 }},
         NULL, 0);
     ps_free(slots);
     ps_free(ranks);
+    ps_free(places);
     return p;
 }
 

@@ -40,9 +40,9 @@ static void close_member_conn(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-/* Makes the member GONE; its jobs lose it. */
+/* Makes the member GONE; its jobs lose it. `is_silent`: for its silence alone. */
 static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
-                            const char *why)
+                            bool is_silent, const char *why)
 {
     close_member_conn(st, m);
     ps_member_drop_link(m);
@@ -51,7 +51,7 @@ static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
     ps_sched_move_member(st, m, PS_NODE_STATE_GONE, why);
     if (m->role == PS_ROLE_SERVER) {
         ps_sched_begin_epoch(st);
-        ps_sched_jobs_lose_server(st, m, why);
+        ps_sched_jobs_lose_server(st, m, is_silent, why);
     } else {
         ps_sched_jobs_lose_agent(st, m, why);
     }
@@ -134,12 +134,14 @@ static void tick_member(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-/* True: a job has, or had, workers of this agent. */
+/* True: a job has, or had, workers of this agent, or partitions on this
+ * server. */
 static bool member_has_job(const struct ps_sched *s, const struct ps_member *m)
 {
     PS_MAP_EACH(const struct ps_sched_job, j, s->jobs)
     {
-        if (ps_sched_job_has_agent(j, m->node)) {
+        if (ps_sched_job_has_agent(j, m->node) ||
+            ps_sched_job_server_of(j, m->node) != NULL) {
             return true;
         }
     }
@@ -193,7 +195,7 @@ static void check_leases(struct ps_sched_step *st)
 
         if (ps_sched_lease_check(st, &l, m, &why)) {
             add_refusal(st, m, &why);
-            member_set_gone(st, m, why.data);
+            member_set_gone(st, m, true, why.data);
         }
         ps_sched_witness_tick(st, m);
     }
@@ -213,7 +215,7 @@ void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc)
 
     m = ps_sched_probe_result(st, target, rc, &why);
     if (m != NULL) {
-        member_set_gone(st, m, why.data);
+        member_set_gone(st, m, false, why.data);
     }
 }
 
@@ -476,7 +478,8 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
 
     if (member->instance != m->instance) {
         if (member->instance != 0 && member->state != PS_NODE_STATE_GONE) {
-            member_set_gone(st, member, "another process has taken its name");
+            member_set_gone(st, member, false,
+                            "another process has taken its name");
         }
         ps_member_replace_instance(member, m->instance);
     }

@@ -183,7 +183,7 @@ static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
         return rc;
     }
     for (uint32_t i = 0; i < plan->spare_count; i++) {
-        ps_sched_job_add_server(j, plan->spares[i]);
+        ps_sched_job_add_server(st->s, j, plan->spares[i]);
     }
     if (plan->spare_count > 0) {
         ps_sched_job_publish(st, j);

@@ -207,9 +207,10 @@ static uint32_t list_settings(const struct ps_sched_job *j,
 /* Why the job cannot go on, or begin; "": it can. */
 static const char *describe_standstill(const struct ps_sched *s,
                                        const struct ps_sched_job *j,
-                                       struct ps_str *text)
+                                       ps_time now, struct ps_str *text)
 {
     ps_sched_describe_servers(s, j, text);
+    ps_sched_job_describe_wait(j, now, text);
     return text->len > 0 ? text->data : ps_sched_diverged_text(s, j);
 }
 
@@ -242,7 +243,8 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         msg.job_row.scalars = scalars;
         msg.job_row.scalars_count = ps_sched_scalars_rows(j->observed.scalars,
                                                           st->now, scalars);
-        msg.job_row.standstill = describe_standstill(s, j, &standstill);
+        msg.job_row.standstill = describe_standstill(s, j, st->now,
+                                                     &standstill);
         msg.job_row.settings = settings;
         msg.job_row.settings_count = list_settings(j, settings);
         ps_effects_send_msg(st->fx, c->id, &msg);
