@@ -7,20 +7,114 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "common/daemon.h"
+#include "common/keeper.h"
 #include "common/metrics.h"
+#include "core/part/records.h"
 #include "core/server/server.h"
 #include "net/addr.h"
 #include "net/arena.h"
+#include "net/state_file.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+/* Size of state memory for each byte of store.memory: ranges of buffers that have
+ * been freed may be in pieces that are too small. Pages exist where something was
+ * written. */
+#define STATE_SHARE 2u
+
 struct app {
-    struct ps_arenas *arenas; /* Shared with agents on this host. */
+    struct ps_arenas *arenas;    /* Shared with agents on this host. */
+    struct ps_state_file *state; /* State memory; NULL: none. */
+    struct ps_records *records;  /* In it. */
     struct ps_pool *pool;
     struct ps_trace *trace;
     struct ps_server *server;
 };
+
+/* Takes over the state memory of the process before, if somebody has kept it. */
+static struct ps_state_file *take_state(void)
+{
+    struct ps_state_file *f;
+    const char *why;
+    int fd = ps_keeper_take();
+
+    if (fd < 0) {
+        return NULL;
+    }
+    if (ps_state_file_open(fd, &f, &why) != 0) {
+        ps_log(PS_LOG_WARNING, "state memory is dropped: %s", why);
+        return NULL;
+    }
+    return f;
+}
+
+/* Reads what the process before has left, or makes empty memory. */
+static struct ps_records *open_records(struct ps_state_file *f,
+                                       const struct ps_daemon_facts *facts)
+{
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX);
+    struct ps_records *r = ps_records_open(
+        &(struct ps_records_options){
+            .memory = {.base = ps_state_file_data(f),
+                       .size = ps_state_file_size(f),
+                       .release = ps_state_file_release,
+                       .ctx = f},
+            .name = facts->name,
+            .cluster = facts->cluster,
+            .id = facts->instance},
+        &why);
+
+    if (r == NULL) {
+        ps_log(PS_LOG_WARNING, "state memory is dropped: it is too small");
+    } else if (why.len > 0) {
+        ps_log(PS_LOG_WARNING, "state memory is dropped: %s", why.data);
+    } else if (ps_records_found(r) > 0) {
+        ps_log(PS_LOG_NOTICE,
+               "state memory has %u records, %" PRIu64 " bytes of buffers",
+               ps_records_found(r), ps_records_bytes(r));
+    }
+    return r;
+}
+
+/* Makes the pool's memory outlive this process, if somebody keeps it. */
+static void open_state(struct app *app, const struct psserver_options *o,
+                       const struct ps_daemon_facts *facts)
+{
+    struct ps_state_file *f;
+    struct ps_records *r = NULL;
+
+    if (o->keep == PSSERVER_KEEP_OFF) {
+        return;
+    }
+    if (o->compute.device != PS_COMPUTE_CPU) {
+        ps_log(PS_LOG_NOTICE,
+               "state does not outlive this process: compute.device may have "
+               "optimizer states on a GPU");
+        return;
+    }
+    f = take_state();
+    r = f != NULL ? open_records(f, facts) : NULL;
+    if (r == NULL) {
+        ps_state_file_close(f);
+        if (ps_state_file_new(STATE_SHARE * o->memory, &f) != 0) {
+            ps_log(PS_LOG_WARNING,
+                   "state does not outlive this process: no memory for it");
+            return;
+        }
+        r = open_records(f, facts);
+    }
+    if (r == NULL || ps_keeper_offer(ps_state_file_fd(f)) != 0) {
+        ps_log(PS_LOG_NOTICE,
+               "state does not outlive this process: nobody keeps it; see "
+               "--keep, and FileDescriptorStoreMax of the unit");
+        ps_records_free(r);
+        ps_state_file_close(f);
+        return;
+    }
+    app->state = f;
+    app->records = r;
+}
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     struct ps_daemon_app *ret_app)
@@ -44,9 +138,13 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.address, sizeof(opt.address), facts->address);
     ps_str_copy(opt.sched_address, sizeof(opt.sched_address), facts->scheduler);
     app->arenas = ps_arenas_new();
+    open_state(app, o, facts);
     app->pool = ps_pool_new(&(struct ps_pool_options){
-        .budget = o->memory, .source = ps_arenas_lazy_source(app->arenas)});
+        .budget = o->memory,
+        .source = app->records != NULL ? ps_records_source(app->records)
+                                       : ps_arenas_lazy_source(app->arenas)});
     opt.pool = app->pool;
+    opt.records = app->records;
     app->trace = ps_trace_new();
     opt.trace = app->trace;
     app->server = ps_server_new(&opt, facts->now);
@@ -60,9 +158,14 @@ static void close_app(void *self)
 {
     struct app *app = self;
 
+    if (app->records != NULL) {
+        ps_records_freeze(app->records);
+    }
     ps_server_free(app->server);
     ps_trace_free(app->trace);
     ps_pool_free(app->pool);
+    ps_records_free(app->records);
+    ps_state_file_close(app->state);
     ps_arenas_free(app->arenas);
     ps_free(app);
 }
@@ -127,6 +230,9 @@ static void add_metrics(const void *self, struct ps_metrics *m)
     ps_metric_gauge(m, "tensor_memory_bytes",
                     "Memory for values, states and payloads.",
                     ps_pool_used(app->pool));
+    ps_metric_gauge(m, "state_memory_bytes",
+                    "Memory of the above that outlives the process.",
+                    app->records != NULL ? ps_records_bytes(app->records) : 0);
 }
 
 static bool advertised_host(const void *values, char *out, size_t cap)

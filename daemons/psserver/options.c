@@ -89,6 +89,15 @@ static const struct ps_option rows[] = {
      .offset = AT(memory),
      .help = "Memory for parameters, optimizer state and gradients in flight; "
              "a key whose job would need more is refused."},
+    {.path = "store.keep",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "auto|off",
+     .offset = AT(keep),
+     .help = "Parameters and optimizer state in memory that outlives the "
+             "process, so that jobs go on after its end: auto if somebody "
+             "keeps the memory, which is the service manager or the parent "
+             "process of --keep."},
     {.path = "flow.window",
      .text = "32MiB",
      .type = PS_OPTION_SIZE,

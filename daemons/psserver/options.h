@@ -4,6 +4,8 @@
 
 #include "common/options.h"
 
+enum psserver_keep { PSSERVER_KEEP_AUTO, PSSERVER_KEEP_OFF };
+
 struct psserver_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
@@ -14,6 +16,7 @@ struct psserver_options {
     ps_time link_linger;
     struct ps_compute_options compute;
     uint64_t memory;
+    int keep; /* enum psserver_keep */
     uint64_t window;
 };
 
