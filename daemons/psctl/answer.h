@@ -9,7 +9,7 @@ struct ps_shape_field;
 
 /* ------------------------------------------------------------------ table.c */
 
-#define TABLE_COLUMNS 20u
+#define TABLE_COLUMNS 21u
 /* Bytes of a text in a cell, before they are escaped. */
 #define CELL_TEXT_MAX 252u
 

@@ -98,7 +98,7 @@ static const struct column node_columns[] = {
     {">CERTIFICATE", .text = add_certificate},
     COLUMN(NULL, "certificate_ends", "certificate_ends", TIME),
     COLUMN(NULL, "certificate_is_expiring", "certificate_is_expiring", NONE),
-    COLUMN(NULL, "version", "version", NONE),
+    COLUMN("VERSION", "version", "version", NONE),
     COLUMN(NULL, "descriptors", "descriptors", NONE),
     COLUMN(NULL, "clock_skew_s", "clock_skew_ns", AGE),
     COLUMN(NULL, "avoids_shm", "avoids_shm", NONE),

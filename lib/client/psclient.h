@@ -54,7 +54,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define PSC_VERSION        "0.1.0"
+#define PSC_VERSION        "0.2.0"
 #define PSC_TEXT_MAX       1024 /* Holds any text of the library. */
 #define PSC_RANK_ANY       (-1)
 #define PSC_DEFAULT_SOCKET "/run/pskv/agent.sock"

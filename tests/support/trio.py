@@ -54,8 +54,8 @@ CALM = ["heartbeat.suspect_after=10s", "heartbeat.dead_after=30s"]
 BRIEF = ["shutdown.grace=3s"]
 
 
-def program(name):
-    path = BUILD / "daemons" / name / name
+def program(name, build=BUILD):
+    path = build / "daemons" / name / name
     assert path.exists(), f"{path} is not built"
     return str(path)
 
@@ -301,7 +301,7 @@ class Trio:
     def __init__(self, folder, servers=2, agents=1, options=(),
                  server_options=(), agent_options=(), order=None, level="info",
                  sched_ready=None, server_command=(), agent_command=(),
-                 owner=None, daemon_options=None):
+                 owner=None, daemon_options=None, builds=None):
         self.folder = folder
         folder.mkdir()
         if owner is not None:
@@ -317,6 +317,8 @@ class Trio:
         self.agent_options = BRIEF + list(agent_options)
         # Options of one daemon, by its name ("sched", "ps0", "node0").
         self.daemon_options = daemon_options or (lambda name: [])
+        # Build folder of one daemon, by its name, in place of BUILD.
+        self.builds = builds or {}
         self.order = order
         self.level = level
         # The address is known before psched starts, and when it restarts.
@@ -354,18 +356,19 @@ class Trio:
     def launch(self, name):
         argv = ["-c", "/dev/null", "--log-level", self.level, "--log-format",
                 "text"]
+        build = self.builds.get(name, BUILD)
         if name == "sched":
-            argv = sandbox("psched") + [program("psched")] + argv
+            argv = sandbox("psched") + [program("psched", build)] + argv
             options = [f"listen.port={self.port}",
                        f"control.socket={self.control}"] + self.options
         elif name in self.server_names:
             argv = (self.server_command + sandbox("psserver") +
-                    [program("psserver")] + argv)
+                    [program("psserver", build)] + argv)
             options = ["listen.port=0", f"node.name={name}",
                        "scheduler.retry.max=1s"] + self.server_options
         else:
             argv = (self.agent_command + sandbox("psworker-agent") +
-                    [program("psworker-agent")] + argv)
+                    [program("psworker-agent", build)] + argv)
             options = ["listen.port=0", f"node.name={name}",
                        "scheduler.retry.max=1s",
                        f"client.socket={self.folder}/{name}.sock",
@@ -477,7 +480,8 @@ class WorkerError(Exception):
 class Worker:
     """A training process that executes commands, one line each."""
 
-    def __init__(self, socket_path, job, rank, size, user=None, **env):
+    def __init__(self, socket_path, job, rank, size, user=None, build=BUILD,
+                 **env):
         self.rank = rank
         variables = {"PSKV_SOCKET": socket_path, "PSKV_JOB": job,
                      "PSKV_NUM_WORKERS": size,
@@ -487,7 +491,7 @@ class Worker:
             variables["PSKV_RANK"] = rank
         variables.update(env)
         self.process = subprocess.Popen(
-            [str(BUILD / "tests/integration/integration_worker")],
+            [str(build / "tests/integration/integration_worker")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=clean_env(**variables), preexec_fn=die_with_parent,
             user=user, group=user, extra_groups=None if user is None else [])

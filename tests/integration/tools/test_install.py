@@ -28,7 +28,7 @@ class Installed:
                                  str(support.BUILD)).stdout)
         self.folder = folder
         self.paths = [Path(p) for p in targets.values()]
-        self.library = self.find("libpsclient.so.0.1.0")
+        self.library = self.find("libpsclient.so.0.2.0")
 
     def find(self, name):
         """The path without the folder, as in a package."""

@@ -18,6 +18,6 @@ from ._errors import Canceled, Error, JobFailed, PeerLost, Timeout
 from ._memory import Registration
 from ._store import KVStore, create
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Canceled", "Error", "Handle", "JobFailed", "KVStore", "PeerLost",
            "Registration", "Timeout", "create"]
