@@ -65,6 +65,7 @@ struct bench {
     bool may_fail;            /* A step may fail. */
     int rc;                   /* Result of the last step. */
     uint32_t sched_restarts;  /* Restarts of the scheduler. */
+    uint32_t server_restarts; /* Of the server. */
     bool reattaches;          /* Workers reattach. */
     bool answers_waits;       /* Workers have process numbers: 101, 102, ... */
     /* Rounds of each key that they completed before. */
@@ -194,15 +195,16 @@ static inline void open_conn(struct bench *b, ps_conn_id conn,
 static inline void deliver_welcome(struct bench *b, ps_conn_id conn,
                                    bool resumed, uint64_t received)
 {
-    struct ps_msg m = {.code = PS_MSG_WELCOME,
-                       .welcome = {.protocol = PS_PROTOCOL,
-                                   .name = "peer",
-                                   .instance = 1 + b->sched_restarts,
-                                   .node = AGENT_NODE,
-                                   .incarnation = 1,
-                                   .resumed = resumed,
-                                   .received = received,
-                                   .heartbeat_ns = PS_SECONDS(1)}};
+    struct ps_msg m = {
+        .code = PS_MSG_WELCOME,
+        .welcome = {.protocol = PS_PROTOCOL,
+                    .name = "peer",
+                    .instance = 1 + b->sched_restarts + b->server_restarts,
+                    .node = AGENT_NODE,
+                    .incarnation = 1,
+                    .resumed = resumed,
+                    .received = received,
+                    .heartbeat_ns = PS_SECONDS(1)}};
     struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
 
     ev.msg.msg = &m;

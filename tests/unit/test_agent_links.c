@@ -558,6 +558,59 @@ static void results_are_recalled_from_a_previous_owner(void **state)
     end_bench(&b);
 }
 
+/* The server's process has died, and another one of its name has what it had:
+ * the agent sends what is open again, and says what it knows to be committed.
+ * The values stay where they are. */
+static void
+the_next_process_of_a_server_gets_versions_and_open_rounds(void **state)
+{
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 1, 1);
+    open_key(&b, 0, 2, 16, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 128);
+    submit_push(&b, 0, 0, 1, 0);
+    feed_tick(&b);
+    run_computations(&b);
+    deliver_value(&b, 0, 0, 1, 16, 9, 0);
+    deliver_value(&b, 0, 1, 1, 16, 9, 0);
+    submit_push(&b, 0, 0, 2, 0);
+    feed_tick(&b);
+    run_computations(&b);
+    deliver_value(&b, 0, 0, 2, 16, 9, 0);
+    for (int restarts = 0; restarts < 2; restarts++) {
+        b.server_restarts = (uint32_t)restarts;
+        drop_sent(&b);
+        feed_event(
+            &b, (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+        b.now += PS_SECONDS(1);
+        feed_tick(&b);
+        connect_server(&b, false, 0);
+        feed_tick(&b);
+        run_computations(&b);
+        /* Of the same process: the link alone was lost. */
+        assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_RESTORE),
+                         2 * restarts);
+        for (uint32_t i = 0; restarts > 0 && i < 2; i++) {
+            s = find_sent(&b, SERVER_CONN, PS_MSG_RESTORE, i);
+            assert_int_equal(s->packet->msg->restore.parts[0].index, i);
+            assert_false(s->packet->msg->restore.has_value);
+            assert_true(s->packet->msg->restore.has_committed);
+            assert_int_equal(s->packet->msg->restore.committed_version, 2 - i);
+        }
+        s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+        assert_non_null(s);
+        assert_int_equal(s->packet->msg->push.parts_count, 1);
+        assert_int_equal(s->packet->msg->push.parts[0].index, 1);
+        assert_int_equal(s->packet->msg->push.parts[0].round, 2);
+    }
+    end_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +629,8 @@ int main(void)
         cmocka_unit_test(requests_for_state_may_precede_the_placement),
         cmocka_unit_test(server_that_goes_on_lying_is_cut_off),
         cmocka_unit_test(results_are_recalled_from_a_previous_owner),
+        cmocka_unit_test(
+            the_next_process_of_a_server_gets_versions_and_open_rounds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -639,6 +639,50 @@ static void async_pushes_count_once_after_a_death(void **state)
     memory_free(m[1]);
 }
 
+/* An agent knows a committed version that a server with an optimizer lacks: the
+ * server is not what it says, and the job cannot go on. */
+static void
+a_version_that_an_agent_knows_and_the_server_lacks_is_lost(void **state)
+{
+    struct world *w = world_of(&kept_optimizers[0]);
+    uint32_t answered = 0;
+
+    (void)state;
+    for (uint64_t r = 1; r <= 2; r++) {
+        push_all(w, r, &answered);
+    }
+    agent_restore_committed(&w->agents[0], 0, 1);
+    agent_restore_committed(&w->agents[1], 0, 2);
+    assert_int_equal(w->value_lost_count, 0);
+    agent_restore_committed(&w->agents[1], 0, 3);
+    assert_int_equal(w->value_lost_count, 1);
+    world_free(w);
+}
+
+/* The scheduler took a process for dead that was only cut off: in the next epoch
+ * it has what it had. */
+static void the_same_process_keeps_its_partitions_in_a_newer_place(void **state)
+{
+    struct memory *m = memory_new();
+    struct world *w = world_in(&kept_optimizers[0], m);
+    struct ps_rec_place place = {
+        .epoch = 7, .node = 1, .name = "s0", .instance = 77};
+
+    (void)state;
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_NEW);
+    sched_send_job_state(w, &(struct job_options){
+                                .version = 8,
+                                .phase = PS_JOB_PHASE_RUNNING,
+                                .params = kept_optimizers[0].params,
+                                .params_count = kept_optimizers[0].params_count,
+                                .place = &place});
+    assert_int_equal(w->last_ready.version, 8);
+    assert_int_equal(w->last_ready.epoch, 7);
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+    world_free(w);
+    memory_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -652,6 +696,10 @@ int main(void)
         cmocka_unit_test(async_pushes_count_once_after_a_death),
         cmocka_unit_test(step_leaves_a_held_version_as_it_was),
         cmocka_unit_test(step_without_memory_for_its_states_is_retried),
+        cmocka_unit_test(
+            a_version_that_an_agent_knows_and_the_server_lacks_is_lost),
+        cmocka_unit_test(
+            the_same_process_keeps_its_partitions_in_a_newer_place),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -503,6 +503,7 @@ struct ps_agent_server {
     ps_time ping_interval; /* Doubles with each ping. */
     uint32_t node;
     uint64_t incarnation;
+    uint64_t instance; /* Of the last welcome; 0: there was none. */
     char name[PS_NAME_MAX + 1];
     char peer[16];      /* Name of the link's account: "node 5". */
     uint32_t map_epoch; /* Newest map that lists the server. */

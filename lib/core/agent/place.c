@@ -108,8 +108,10 @@ int ps_agent_place_build(struct ps_agent_key *k,
 
 /* ---------------------------------------------------------------- takeover */
 
-/* Sends restore with the newest local version to the partition's owner. */
-static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
+/* Sends restore to the partition's owner: the newest version that is known to be
+ * committed, and with `has_value` the newest local one. */
+static void send_restore(struct ps_agent_step *st, struct ps_agent_part *p,
+                         bool has_value)
 {
     struct ps_agent_key *k = p->key;
     struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
@@ -117,20 +119,19 @@ static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
     struct ps_rec_part rec = {
         .key = k->number,
         .index = p->index,
-        .round = p->local_version != NO_VERSION ? (uint64_t)p->local_version
+        .round = has_value ? (uint64_t)p->local_version
                  : p->committed_version != NO_VERSION
                      ? (uint64_t)p->committed_version
                      : 0,
         .dtype = k->dtype,
-        .count = p->local_version != NO_VERSION ? p->count : 0,
-        .all_skipped = p->local_version != NO_VERSION &&
-                       p->local_version == p->skipped_version};
+        .count = has_value ? p->count : 0,
+        .all_skipped = has_value && p->local_version == p->skipped_version};
     struct ps_msg m = {
         .code = PS_MSG_RESTORE,
         .restore = {.gen = k->job->gen,
                     .epoch = k->placement_epoch,
                     .slot = k->job->slot,
-                    .has_value = p->local_version != NO_VERSION,
+                    .has_value = has_value,
                     .parts = &rec,
                     .parts_count = 1,
                     .has_committed = p->committed_version != NO_VERSION,
@@ -141,11 +142,20 @@ static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
     struct ps_slice value = {0};
 
     p->must_resend_state = false;
-    if (p->local_version != NO_VERSION) {
+    if (has_value) {
         value = ps_agent_part_result(p, (uint64_t)p->local_version);
     }
     ps_agent_server_send(st, f->server,
                          ps_packet_new(&m, &value, value.buf == NULL ? 0 : 1));
+}
+
+/* The same to an owner that may lack the value. One with an optimizer has its
+ * own, or the job is lost (rule V6). */
+static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    send_restore(st, p,
+                 p->local_version != NO_VERSION &&
+                     !p->key->job->config.has_optimizer);
 }
 
 void ps_agent_place_report_all(struct ps_agent_step *st, struct ps_agent_key *k)
@@ -458,7 +468,8 @@ static void resend_requests(struct ps_agent_step *st, struct ps_agent_key *k,
     k->kind->advance(st, k);
 }
 
-void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
+void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s,
+                            bool is_next)
 {
     PS_LIST_EACH_OF(struct ps_agent_send_queue, f, node, &s->send_queues)
     {
@@ -473,6 +484,10 @@ void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
                                           p->local_version == NO_VERSION))) {
                     /* The state sent before may have been lost as well. */
                     send_state(st, p);
+                } else if (is_next && p->owner_node == s->node &&
+                           k->kind->has_rounds &&
+                           p->committed_version != NO_VERSION) {
+                    send_restore(st, p, false); /* Rule O6. */
                 }
                 if (p->owner_node == s->node &&
                     (p->state == PS_AGENT_PART_SENT ||

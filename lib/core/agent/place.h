@@ -52,8 +52,9 @@ void ps_agent_reattach_free(struct ps_agent_key *k);
 
 /* --------------------------------------------------------------- resending */
 
-/* Resends to a server with a new link all that is not committed. */
-void ps_agent_resend_server(struct ps_agent_step *st,
-                            struct ps_agent_server *s);
+/* Resends to a server with a new link all that is not committed. `is_next`: the
+ * server is another process than before, with what that one had. */
+void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s,
+                            bool is_next);
 /* Resends everything that was refused for a transient reason. */
 void ps_agent_resend_refused(struct ps_agent_step *st);

@@ -33,8 +33,10 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
     ps_link_open(s->dialer.link, conn, m->resumed, m->received, st->now,
                  st->fx);
     if (!m->resumed) {
-        ps_agent_resend_server(st, s);
+        ps_agent_resend_server(st, s,
+                               s->instance != 0 && s->instance != m->instance);
     }
+    s->instance = m->instance;
 }
 
 /* --------------------------------------------------------------- authority */

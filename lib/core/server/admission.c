@@ -605,10 +605,13 @@ void ps_server_on_job_state(struct ps_server_step *st,
     if (job == NULL) {
         job = job_new(s, m);
         job->kept.memory = ps_server_kept_adopt(st, job) ? PS_PART_MEMORY_KEPT
-                                                    : PS_PART_MEMORY_NEW;
+                                                         : PS_PART_MEMORY_NEW;
         ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
                            "job %s taken, %u slots", job->name,
                            job->slot_count);
+    }
+    if (place != NULL && job->version != 0 && place->epoch > job->kept.epoch) {
+        job->kept.memory = PS_PART_MEMORY_KEPT; /* The same process. */
     }
     job->version = m->version;
     job->kept.epoch = place != NULL ? place->epoch : 0;

@@ -216,6 +216,38 @@ void ps_server_restore_send_lost(struct ps_server_step *st,
                                         .version = job->lost_value.version}});
 }
 
+/* Number of versions so far, version 0 included. */
+static uint64_t versions_of(const struct ps_part *part)
+{
+    return part->image.version +
+           (part->image.version > 0 || ps_part_has_value(part));
+}
+
+static uint64_t known_versions(const struct ps_msg_restore *m)
+{
+    return m->committed_version +
+           (m->has_committed || m->committed_version > 0);
+}
+
+/* The version is held nowhere: the job cannot go on. */
+static void lose_value(struct ps_server_step *st, struct ps_server_job *job,
+                       const struct ps_rec_part *rec, uint64_t version)
+{
+    if (job->lost_value.known) {
+        return;
+    }
+    job->lost_value.known = true;
+    job->lost_value.key = rec->key;
+    job->lost_value.index = rec->index;
+    job->lost_value.version = version;
+    ps_effects_log_for(
+        st->fx, &job->account, PS_LOG_ERROR,
+        "job %s: version %llu of key %u was lost with the server "
+        "that partition %u of it was on",
+        job->name, (unsigned long long)version, rec->key, rec->index);
+    ps_server_restore_send_lost(st, job);
+}
+
 /* Records what versions the slot knows of the partition. If all slots have
  * reported and one knows a version that is held nowhere, only the lost server
  * had it: it cannot be made again, and pulls of it would wait for ever
@@ -237,26 +269,29 @@ static void record_report(struct ps_server_step *st,
         return;
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
-    have = part->image.version +
-           (part->image.version > 0 || ps_part_has_value(part));
-    if (!ps_part_add_report(
-            part, q->from.slot->index, job->slot_count,
-            m->committed_version +
-                (m->has_committed || m->committed_version > 0)) ||
+    have = versions_of(part);
+    if (!ps_part_add_report(part, q->from.slot->index, job->slot_count,
+                            known_versions(m)) ||
         have >= part->reports->known_versions || part->merge != NULL) {
         return;
     }
-    job->lost_value.known = true;
-    job->lost_value.key = part->key;
-    job->lost_value.index = part->index;
-    job->lost_value.version = part->reports->known_versions - 1;
-    ps_effects_log_for(
-        st->fx, &job->account, PS_LOG_ERROR,
-        "job %s: version %llu of key %u was lost with the server "
-        "that partition %u of it was on",
-        job->name, (unsigned long long)job->lost_value.version, part->key,
-        part->index);
-    ps_server_restore_send_lost(st, job);
+    lose_value(st, job, rec, part->reports->known_versions - 1);
+}
+
+/* Checks what a server that came back with its memory promises: no agent knows a
+ * version that it lacks (rule O6). */
+static void check_report(struct ps_server_step *st,
+                         const struct ps_server_request *q)
+{
+    struct ps_server_job *job = q->from.slot->job;
+    const struct ps_rec_part *rec = q->parts;
+    const struct ps_part *part = ps_store_find(&job->store, rec->key,
+                                               rec->index);
+    const uint64_t known = known_versions(&q->msg->restore);
+
+    if (known > (part != NULL ? versions_of(part) : 0)) {
+        lose_value(st, job, rec, known - 1);
+    }
 }
 
 void ps_server_on_restore(struct ps_server_step *st,
@@ -272,7 +307,11 @@ void ps_server_on_restore(struct ps_server_step *st,
 
     if (rc == 0) {
         ps_server_migration_on_restored(slot, q->parts);
-        record_report(st, q);
+        if (slot->job->has_optimizer && !m->has_value) {
+            check_report(st, q);
+        } else {
+            record_report(st, q);
+        }
         return;
     }
     ps_server_refusal_begin(st, q, &refusal);
