@@ -246,6 +246,10 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
         world_fail(w, "%s gave up", n->name);
     }
     world_count_memory(w, n, before);
+    if (n->state.at_death != NULL) {
+        world_state_die(w, n);
+        return;
+    }
     check_step(w, n, ev);
     world_apply(w, n);
     if (n->stalled > 0 && !n->unstall_due) {
@@ -361,6 +365,11 @@ static void dispatch_event(struct world *w, struct wevent *e)
             world_accepted(w, c);
         }
         break;
+    case WE_DEATH:
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
+            world_death(w, e->node);
+        }
+        break;
     case WE_LOCAL:
         if (e->node->alive && e->incarnation == e->node->incarnation) {
             deliver_local(w, e);
@@ -447,6 +456,7 @@ static const struct wnode *node_of_event(struct world *w,
     case WE_LOCAL:
     case WE_TICK:
         return e->node;
+    case WE_DEATH:
     case WE_WAKE:
     case WE_BEGIN:
     case WE_WORKER:

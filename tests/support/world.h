@@ -35,6 +35,9 @@ struct world_faults {
     uint32_t worker_crash; /* Training processes killed, per second. */
     /* Agents killed and restarted per second, without their workers. */
     uint32_t agent_crash;
+    /* Servers killed per second that begin again with their state memory, some
+     * of them at a store into it. */
+    uint32_t keep_crash;
     bool lose_server; /* One server dies during the job. */
     /* With lose_server: it is restarted, without its memory. */
     bool server_back;
@@ -130,6 +133,7 @@ struct world_options {
     /* Credit before the first grant; 0: the default. */
     uint64_t initial_credit;
     uint64_t store_budget; /* Bytes of each server's pool; 0: no limit. */
+    bool keep;             /* Servers have state memory. */
     /* Bytes of each agent's scratch pool; 0: no limit. */
     uint64_t scratch_budget;
     enum ps_loss_policy on_loss;
@@ -215,6 +219,12 @@ void world_lose_witnesses(struct world *w);
 void world_kill_worker(struct world *w, uint32_t rank);
 void world_restart_worker(struct world *w, uint32_t rank);
 void world_kill_server(struct world *w, uint32_t index);
+/* The server dies at the n-th store into its state memory from now on, and begins
+ * again after `away`. */
+void world_kill_server_at_store(struct world *w, uint32_t index, uint64_t nth,
+                                ps_time away);
+/* Stores of all servers into their state memory. */
+uint64_t world_state_stores(const struct world *w);
 void world_restart_server(struct world *w, uint32_t index);
 void world_kill_sched(struct world *w);
 void world_restart_sched(struct world *w);

@@ -65,7 +65,8 @@ static bool is_taken(const struct ps_job *job, unsigned k)
 int world_compute(const struct world *w, const struct wnode *n,
                   const struct ps_job *job)
 {
-    const bool is_away = n->role == PS_ROLE_SERVER &&
+    /* A server with state memory has no device (rule E2). */
+    const bool is_away = n->role == PS_ROLE_SERVER && !world_has_state(w) &&
                          (w->opt.seed + n->index) % 2 == 1;
     int rc = 0;
 

@@ -534,7 +534,7 @@ void check_end(struct world *w)
             break;
         case PS_ROLE_SERVER:
             left = ps_server_residue(n->server);
-            used = ps_pool_used(n->pool);
+            used = ps_pool_used(n->pool) + world_state_residue(n);
             break;
         case PS_ROLE_AGENT:
             left = ps_agent_residue(n->agent);

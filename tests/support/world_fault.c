@@ -111,6 +111,7 @@ enum {
     FAULT_REBALANCE,
     FAULT_AGENT,
     FAULT_SLEEP,
+    FAULT_KEEP,
     FAULT_ISOLATE,
     FAULT_PART,
     FAULT_SCHED,
@@ -182,6 +183,37 @@ static void lose_server(struct world *w)
         restart_later(w, &w->node[1 + victim],
                       world_delay(w, PS_MILLIS(1), PS_SECONDS(3)));
     }
+}
+
+void world_death(struct world *w, struct wnode *n)
+{
+    const ps_time away = n->state.away;
+
+    n->wakes_at = 0;
+    world_kill_server(w, n->index);
+    restart_later(w, n, away);
+}
+
+/* Kills a server, at once or at a store into its state memory. */
+static void lose_kept_server(struct world *w)
+{
+    const uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
+    struct wnode *n = &w->node[1 + victim];
+    const ps_time away = world_delay(
+        w, PS_MILLIS(1),
+        ps_rng_chance(&w->rng, 700) ? PS_MILLIS(100) : PS_SECONDS(3));
+
+    if (!n->alive || n->state.die_at > n->state.stores) {
+        return;
+    }
+    w->faults++;
+    if (ps_rng_chance(&w->rng, 500)) {
+        world_kill_server_at_store(w, victim, 1 + ps_rng_below(&w->rng, 200),
+                                   away);
+        return;
+    }
+    world_kill_server(w, n->index);
+    restart_later(w, n, away);
 }
 
 /* True if the job has begun for its workers. With compression, if they have
@@ -342,6 +374,7 @@ void world_faults_begin(struct world *w)
     schedule_fault(w, FAULT_REBALANCE, f->rebalance);
     schedule_fault(w, FAULT_AGENT, f->agent_crash);
     schedule_fault(w, FAULT_SLEEP, f->sleep);
+    schedule_fault(w, FAULT_KEEP, f->keep_crash);
     schedule_once(w, FAULT_SERVER, f->lose_server);
     schedule_once(w, FAULT_ISOLATE, f->isolate);
     schedule_once(w, FAULT_PART, f->part);
@@ -389,6 +422,12 @@ void world_fault(struct world *w, const struct wevent *e)
     case FAULT_PART:
     case FAULT_SCHED:
         inject_once(w, e->number);
+        break;
+    case FAULT_KEEP:
+        if (has_job_begun(w)) {
+            lose_kept_server(w);
+        }
+        schedule_fault(w, FAULT_KEEP, f->keep_crash);
         break;
     case FAULT_SLEEP:
         put_to_sleep(w);

@@ -28,6 +28,16 @@ struct wcredit {
     struct server_credit *slot; /* As many as agents. */
 };
 
+/* State memory of a server, which the end of its process leaves. */
+struct wstate {
+    uint8_t *bytes;             /* NULL: it has none. */
+    struct ps_records *records; /* Of the present process. */
+    uint64_t stores;
+    uint64_t die_at;   /* Store that is the last one of the process; 0: none. */
+    uint8_t *at_death; /* Bytes that store has left; NULL: it lives. */
+    ps_time away;
+};
+
 struct wnode {
     char name[32]; /* Name and address: "sched", "server0", "agent1". */
     enum ps_role role;
@@ -43,6 +53,7 @@ struct wnode {
     struct ps_server *server;
     struct ps_agent *agent;
     struct ps_pool *pool; /* Server: all memory; agent: scratch memory. */
+    struct wstate state;
     struct ps_effects fx;
     ps_time wakes_at; /* The process is stopped until then. */
     ps_time slept;    /* Length of the last stops, with little time between. */
@@ -123,6 +134,7 @@ enum wevent_type {
     WE_WAKE,
     WE_OPEN,  /* A connection accepted while the node was stopped. */
     WE_LOCAL, /* A worker's message to an agent that was stopped. */
+    WE_DEATH, /* Of a server, at a store into its state memory. */
 };
 
 #define WORLD_HOLDS_MAX 16
@@ -426,6 +438,20 @@ void worker_event(struct world *w, struct wworker *k);
 void worker_think_done(struct world *w, struct wworker *k);
 /* More of the array streamed to this key is complete. */
 void worker_copy_more(struct world *w, struct wworker *k, uint32_t key);
+/* State memory. */
+bool world_has_state(const struct world *w);
+void world_state_begin(struct wnode *n, struct ps_server_options *o);
+/* Before the server is freed, and after its pool. */
+void world_state_freeze(struct wnode *n);
+void world_state_end(struct wnode *n);
+void world_state_free(struct wnode *n);
+/* Bytes of state memory that no buffer of the pool has, and records, after the end
+ * of all jobs. */
+uint64_t world_state_residue(struct wnode *n);
+/* The server has died in this step, which nobody hears of. */
+void world_state_die(struct world *w, struct wnode *n);
+void world_death(struct world *w, struct wnode *n);
+
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
 void worker_drop_requests(struct wworker *k);

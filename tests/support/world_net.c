@@ -340,7 +340,8 @@ static void send_frame(struct world *w, struct wconn *c, uint32_t end,
     }
     frame->refs = 1;
     frame->bytes = ps_alloc(cap + payload_len);
-    if (ps_msg_encode(m, 1, payload_len, frame->bytes, cap, &frame->len) != 0) {
+    if (ps_msg_encode(m, PS_PROTOCOL, payload_len, frame->bytes, cap,
+                      &frame->len) != 0) {
         world_fail(w, "%s: %s cannot be encoded", c->node[end]->name,
                    ps_msg_name(m->code));
         world_frame_unref(frame);

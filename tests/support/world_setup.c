@@ -206,8 +206,6 @@ static void begin_server(struct world *w, struct wnode *n)
         n->credit[i] = (struct wcredit){
             .slot = ps_calloc(w->opt.agents, sizeof(*n->credit[i].slot))};
     }
-    n->pool = pool_new(w, w->opt.store_budget);
-    o.pool = n->pool;
     /* From a byte to the defaults, so that jobs wait for their turns. */
     o.unsent_max = 1ull << (o.seed >> 32) % 22;
     o.computing_max = 1ull << (o.seed >> 40) % 24;
@@ -221,6 +219,15 @@ static void begin_server(struct world *w, struct wnode *n)
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
     snprintf(o.address, sizeof(o.address), "%s:1", n->name);
+    if (world_has_state(w)) {
+        world_state_begin(n, &o);
+        n->pool = ps_pool_new(
+            &(struct ps_pool_options){.budget = w->opt.store_budget,
+                                      .source = ps_records_source(o.records)});
+    } else {
+        n->pool = pool_new(w, w->opt.store_budget);
+    }
+    o.pool = n->pool;
     n->server = ps_server_new(&o, w->now);
     n->machine = ps_server_machine(n->server);
 }
@@ -376,6 +383,7 @@ void world_node_end(struct wnode *n)
     n->alive = false;
     n->incarnation++;
     world_output_end(n);
+    world_state_freeze(n);
     ps_sched_free(n->sched);
     ps_server_free(n->server);
     ps_agent_free(n->agent);
@@ -385,6 +393,7 @@ void world_node_end(struct wnode *n)
     ps_effects_fini(&n->fx);
     ps_pool_free(n->pool);
     n->pool = NULL;
+    world_state_end(n);
     for (uint32_t i = 0; i < WORLD_CREDITS_MAX; i++) {
         ps_free(n->credit[i].slot);
         n->credit[i] = (struct wcredit){0};
@@ -409,6 +418,7 @@ void world_free(struct world *w)
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
         world_node_end(&w->node[i]);
+        world_state_free(&w->node[i]);
     }
     for (uint32_t i = 0; i < world_worker_count(w); i++) {
         worker_release_memory(&w->worker[i]);
