@@ -356,9 +356,9 @@ static void set_liveness_port(const struct daemon *d,
     if (port == NULL) {
         return;
     }
-    opt->liveness_any = *port == (uint64_t)PS_LISTEN_PORT_AUTO;
-    opt->liveness_port = opt->liveness_any ? d->spec->port : (uint16_t)*port;
-    opt->liveness_port_count = opt->liveness_any ? d->spec->port_count : 1;
+    opt->liveness.any = *port == (uint64_t)PS_LISTEN_PORT_AUTO;
+    opt->liveness.port = opt->liveness.any ? d->spec->port : (uint16_t)*port;
+    opt->liveness.count = opt->liveness.any ? d->spec->port_count : 1;
 }
 
 static void make_driver(struct daemon *d)

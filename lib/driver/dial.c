@@ -218,12 +218,11 @@ static int listen_free(const struct ps_driver *d, const char *host, int *ret_fd,
 {
     int rc = PS_E_EXIST;
 
-    for (uint16_t i = 0; rc == PS_E_EXIST && i < d->opt.liveness_port_count;
-         i++) {
-        rc = ps_listen_tcp(host, (uint16_t)(d->opt.liveness_port + i), BACKLOG,
+    for (uint16_t i = 0; rc == PS_E_EXIST && i < d->opt.liveness.count; i++) {
+        rc = ps_listen_tcp(host, (uint16_t)(d->opt.liveness.port + i), BACKLOG,
                            ret_fd, ret_port);
     }
-    if (rc == PS_E_EXIST && d->opt.liveness_any) {
+    if (rc == PS_E_EXIST && d->opt.liveness.any) {
         rc = ps_listen_tcp(host, 0, BACKLOG, ret_fd, ret_port);
     }
     return rc;
@@ -243,7 +242,7 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
     int sock;
     int rc;
 
-    if (d->opt.liveness_port_count == 0 || d->is_closing ||
+    if (d->opt.liveness.count == 0 || d->is_closing ||
         !host_of_socket(fd, host, sizeof(host))) {
         return NULL;
     }
@@ -256,7 +255,7 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
         ps_log(PS_LOG_WARNING,
                "no liveness port at %s port %u: %s; a death of this agent is "
                "noticed only when its lease ends; see listen.port",
-               host, (unsigned)d->opt.liveness_port, ps_strerror(rc));
+               host, (unsigned)d->opt.liveness.port, ps_strerror(rc));
         return NULL;
     }
     if (ps_listener_open(d->opt.loop, sock, refuse_caller, NULL,

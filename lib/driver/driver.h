@@ -28,6 +28,23 @@ struct ps_driver_tls {
     struct ps_tls_context *context;
 };
 
+/* Ports for liveness probes, of which the first free one is taken; 0 as a port:
+ * any. A count of 0: none. */
+struct ps_driver_liveness {
+    uint16_t port;
+    uint16_t count;
+    bool any; /* Takes any port if none of these is free. */
+};
+
+/* Store of the machine's PS_FX_STORE; the functions get the options' `ctx`. */
+struct ps_driver_store {
+    /* Changes rows in a transaction. NULL: the machine stores nothing. */
+    void (*change)(void *ctx, const struct ps_store_row *rows, uint32_t count);
+    /* Commits the transaction: called before output of this turn of the loop
+     * leaves. False: that failed, and nothing leaves any more. */
+    bool (*commit)(void *ctx);
+};
+
 struct ps_driver_options {
     struct ps_loop *loop;       /* Borrowed, as are all pointers below. */
     struct ps_worker *worker;   /* NULL: the machine computes nothing. */
@@ -41,11 +58,7 @@ struct ps_driver_options {
     /* Address of the scheduler; all other dialled addresses are servers. NULL:
      * no scheduler. */
     const char *scheduler;
-    /* Ports for liveness probes, of which the first free one is taken; 0 as a
-     * port: any. A count of 0: none. */
-    uint16_t liveness_port;
-    uint16_t liveness_port_count;
-    bool liveness_any; /* Takes any port if none of these is free. */
+    struct ps_driver_liveness liveness;
     struct ps_conn_limits limits;
     /* Connections of a TCP link to a server; 0: enough to give each I/O thread
      * one. */
@@ -68,6 +81,7 @@ struct ps_driver_options {
     uint32_t pre_handshake_max;
     ps_time dial_timeout; /* 0: 10 s. */
     struct ps_driver_tls tls;
+    struct ps_driver_store store;
     /* Called when the machine has failed. */
     void (*on_failed)(void *ctx, int rc);
     /* Called before each wait, when all input has been handled. */

@@ -329,6 +329,9 @@ void driver_apply_effects(struct ps_driver *d)
         struct ps_fx *fx = &d->fx.items[i];
 
         switch (fx->type) {
+        case PS_FX_STORE:
+            d->opt.store.change(d->opt.ctx, fx->store.rows, fx->store.count);
+            break;
         case PS_FX_SEND:
             send_packet(d, fx);
             break;

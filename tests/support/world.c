@@ -182,7 +182,13 @@ static void apply_effects(struct world *w, struct wnode *n)
         struct ps_fx *f = &n->fx.items[i];
         struct wevent *e;
 
+        if (world_ends_sched(w, n, f)) {
+            break;
+        }
         switch (f->type) {
+        case PS_FX_STORE:
+            rows_apply(&w->rows, f);
+            break;
         case PS_FX_SEND:
             world_send(w, n, f);
             break;
@@ -228,13 +234,18 @@ static void apply_effects(struct world *w, struct wnode *n)
 void world_apply(struct world *w, struct wnode *n)
 {
     apply_effects(w, n);
-    arm_tick(w, n);
+    if (!n->is_ended) {
+        arm_tick(w, n);
+    }
 }
 
 void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 {
     uint64_t before;
 
+    if (n->is_ended) {
+        return; /* Its process is no more; see world_ends_sched(). */
+    }
     ev->now = w->now;
     w->steps++;
     if (ev->type == PS_EV_TICK) {
@@ -353,6 +364,13 @@ static void dispatch_event(struct world *w, struct wevent *e)
             world_step(w, e->node, &ev); /* Timers run first. */
         }
         break;
+    case WE_END:
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
+            e->node->is_ended = false;
+            world_kill_sched(w);
+            world_begin_again(w, e->node);
+        }
+        break;
     case WE_BEGIN:
         if (!e->node->alive && e->incarnation == e->node->incarnation) {
             world_node_begin(w, e->node);
@@ -459,6 +477,7 @@ static const struct wnode *node_of_event(struct world *w,
     case WE_DEATH:
     case WE_WAKE:
     case WE_BEGIN:
+    case WE_END:
     case WE_WORKER:
     case WE_COPY:
     case WE_THINK_DONE:
@@ -549,7 +568,8 @@ static void end_latecomers(struct world *w)
         const struct wworker *k = &w->worker[i];
 
         failed |= k->stage == WS_DONE &&
-                  (k->error != 0 || w->opt.faults.sched_crash);
+                  (k->error != 0 || w->opt.faults.sched_crash ||
+                   w->opt.faults.sched_deaths > 0);
         if (k->stage != WS_DONE && k->stage > WS_HELLO) {
             return;
         }

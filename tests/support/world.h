@@ -48,7 +48,10 @@ struct world_faults {
      * others talk with it. */
     bool part;
     bool sched_crash; /* The scheduler dies and is restarted. */
-    uint32_t sleep;   /* Daemons stopped for a while, per second. */
+    /* Deaths of a scheduler that has a file, between any two effects of a step or
+     * with a commit that fails; it goes on from its file. */
+    uint32_t sched_deaths;
+    uint32_t sleep; /* Daemons stopped for a while, per second. */
     /* Output in bytes that may wait for a daemon before its connection is
      * closed; a quarter more may wait for all. 0: any amount. */
     uint64_t output;

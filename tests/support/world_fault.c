@@ -115,6 +115,7 @@ enum {
     FAULT_ISOLATE,
     FAULT_PART,
     FAULT_SCHED,
+    FAULT_SCHED_END,
 };
 
 static void send_to_sched(struct world *w, uint64_t conn,
@@ -313,14 +314,65 @@ static bool part_member(struct world *w)
     return true;
 }
 
+void world_begin_again(struct world *w, struct wnode *n)
+{
+    restart_later(w, n,
+                  ps_rng_chance(&w->rng, 700)
+                      ? world_delay(w, PS_MILLIS(1), PS_MILLIS(300))
+                      : world_delay(w, PS_MILLIS(1), PS_SECONDS(4)));
+}
+
 static void lose_sched(struct world *w)
 {
     w->faults++;
     world_kill_sched(w);
-    restart_later(w, &w->node[0],
-                  ps_rng_chance(&w->rng, 700)
-                      ? world_delay(w, PS_MILLIS(1), PS_MILLIS(300))
-                      : world_delay(w, PS_MILLIS(1), PS_SECONDS(4)));
+    world_begin_again(w, &w->node[0]);
+}
+
+/* ----------------------------------------- ends of a scheduler with a file */
+
+/* Effects of a step, about. */
+#define STEP_EFFECTS 8u
+
+/* Ends the scheduler, at once or in one of its next steps. */
+static void end_sched(struct world *w)
+{
+    const struct wnode *n = &w->node[0];
+
+    if (!n->alive || n->is_ended || w->sched_end != WEND_NONE) {
+        return;
+    }
+    if (ps_rng_chance(&w->rng, 250)) {
+        lose_sched(w);
+        return;
+    }
+    w->sched_end = (enum wend)(WEND_EFFECT + ps_rng_below(&w->rng, 3));
+    w->effects_left = (uint32_t)ps_rng_below(&w->rng, STEP_EFFECTS);
+}
+
+bool world_ends_sched(struct world *w, struct wnode *n, const struct ps_fx *f)
+{
+    struct wevent *e;
+
+    if (n->is_ended || n->role != PS_ROLE_SCHED || w->sched_end == WEND_NONE) {
+        return n->is_ended;
+    }
+    if (w->sched_end == WEND_STORED && f->type == PS_FX_STORE) {
+        w->sched_end = WEND_EFFECT;
+        w->effects_left++; /* This one is carried out. */
+    }
+    if (w->sched_end == WEND_COMMIT
+            ? f->type != PS_FX_STORE
+            : w->sched_end == WEND_STORED || w->effects_left-- > 0) {
+        return false;
+    }
+    w->sched_end = WEND_NONE;
+    w->faults++;
+    n->is_ended = true;
+    e = world_event(w, WE_END, w->now);
+    e->node = n;
+    e->incarnation = n->incarnation;
+    return true;
 }
 
 static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
@@ -379,6 +431,10 @@ void world_faults_begin(struct world *w)
     schedule_once(w, FAULT_ISOLATE, f->isolate);
     schedule_once(w, FAULT_PART, f->part);
     schedule_once(w, FAULT_SCHED, f->sched_crash);
+    for (uint32_t i = 0; i < f->sched_deaths; i++) {
+        world_event(w, WE_FAULT, ps_rng_below(&w->rng, PS_SECONDS(3)))->number =
+            FAULT_SCHED_END;
+    }
 }
 
 void world_fault(struct world *w, const struct wevent *e)
@@ -428,6 +484,9 @@ void world_fault(struct world *w, const struct wevent *e)
             lose_kept_server(w);
         }
         schedule_fault(w, FAULT_KEEP, f->keep_crash);
+        break;
+    case FAULT_SCHED_END:
+        end_sched(w);
         break;
     case FAULT_SLEEP:
         put_to_sleep(w);

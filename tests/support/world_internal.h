@@ -4,6 +4,7 @@
 
 #include "core/link/output.h"
 #include "core/link/path.h"
+#include "support/rows.h"
 #include "support/server_peek.h"
 #include "support/world.h"
 
@@ -50,6 +51,8 @@ struct wnode {
     struct ps_output output; /* Of connections of links. */
     bool output_is_limited;  /* By the options, to little. */
     struct ps_sched *sched;
+    /* Its process has ended within a step; WE_END follows at this time. */
+    bool is_ended;
     struct ps_server *server;
     struct ps_agent *agent;
     struct ps_pool *pool; /* Server: all memory; agent: scratch memory. */
@@ -131,6 +134,7 @@ enum wevent_type {
     WE_FAULT,
     WE_HEAL,
     WE_BEGIN, /* Restart of a daemon. */
+    WE_END,   /* End of a scheduler within its last step. */
     WE_WAKE,
     WE_OPEN,  /* A connection accepted while the node was stopped. */
     WE_LOCAL, /* A worker's message to an agent that was stopped. */
@@ -269,6 +273,14 @@ struct wjob {
     double clip_scale[256];
 };
 
+/* End of a scheduler that has a file. */
+enum wend {
+    WEND_NONE,
+    WEND_EFFECT, /* Before one of its next effects. */
+    WEND_STORED, /* Before an effect of the next step that stores. */
+    WEND_COMMIT, /* The next commit fails. */
+};
+
 struct world {
     struct world_options opt;
     ps_time now;
@@ -300,6 +312,10 @@ struct world {
     uint64_t output_closes;  /* Connections closed for queued output. */
     uint64_t sched_bytes;    /* Memory that the scheduler has allocated. */
     uint64_t sched_peak;     /* The most of it. */
+    struct rows rows;        /* The scheduler's file, if it has one. */
+    struct rows old_rows;    /* A copy of it; see world_copy_rows(). */
+    enum wend sched_end;     /* How the scheduler ends next. */
+    uint32_t effects_left;   /* Of WEND_EFFECT: those before its end. */
     uint64_t trace_hash;
     char error[1024];
     char *story;
@@ -343,6 +359,11 @@ void world_apply(struct world *w, struct wnode *n);
  * the scheduler. */
 void world_count_memory(struct world *w, const struct wnode *n,
                         uint64_t before);
+/* Restarts the scheduler, which has ended, after a while. */
+void world_begin_again(struct world *w, struct wnode *n);
+/* Ends the scheduler before its effect, if that is due. True: it has ended, and
+ * nothing more is carried out. */
+bool world_ends_sched(struct world *w, struct wnode *n, const struct ps_fx *f);
 bool world_is_asleep(const struct world *w, const struct wnode *n);
 struct wevent *world_event(struct world *w, enum wevent_type type, ps_time at);
 struct wconn *world_conn(struct world *w, uint64_t id);

@@ -184,6 +184,14 @@ static void begin_sched(struct world *w, struct wnode *n)
     }
     n->sched = ps_sched_new(&o, w->now);
     n->machine = ps_sched_machine(n->sched);
+    n->is_ended = false;
+    if (w->opt.faults.sched_deaths > 0) {
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+        if (rows_load(&w->rows, n->sched, w->now, &why) != 0) {
+            world_fail(w, "psched cannot read its file: %s", why.data);
+        }
+    }
     w->sched_bytes = 0;
     world_count_memory(w, n, before);
 }
@@ -409,6 +417,8 @@ void world_free(struct world *w)
     if (w == NULL) {
         return;
     }
+    rows_fini(&w->rows);
+    rows_fini(&w->old_rows);
     while ((item = ps_heap_pop(&w->events)) != NULL) {
         world_event_free(PS_CONTAINER(item, struct wevent, item));
     }

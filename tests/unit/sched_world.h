@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "core/sched/sched.h"
+#include "support/rows.h"
 
 #define PEERS_MAX 256
 #define BEAT      PS_MILLIS(100)
@@ -62,6 +63,8 @@ struct world {
     int log_level;            /* The last one that was set. */
     char story[65536];
     size_t story_len;
+    struct rows rows; /* The scheduler's file. */
+    uint64_t starts;  /* Of the scheduler. */
 };
 
 /* ---------------------------------------------------------------- harness */
@@ -121,6 +124,10 @@ static inline void feed_event(struct world *w, struct ps_event ev)
         struct peer *p;
 
         switch (f->type) {
+        case PS_FX_STORE:
+            assert_int_equal(i, 0); /* Nothing is sent before. */
+            rows_apply(&w->rows, f);
+            break;
         case PS_FX_SEND:
             placements += f->send.packet->msg->code == PS_MSG_KEY_OPENED;
             p = find_peer_by_conn(w, f->send.conn);
@@ -299,16 +306,20 @@ static uint64_t world_link_memory;
 static const struct ps_token_ops *world_token_ops;
 static bool world_reading_needs_token;
 
-static inline struct world *world_new(void)
+static bool world_has_file;
+
+/* Begins a process of the scheduler, from its file if it has one. Returns the
+ * result of reading it. */
+static inline int world_begin_sched(struct world *w, struct ps_str *why)
 {
-    struct world *w = ps_calloc(1, sizeof(*w));
     struct ps_sched_options opt = {
         .facts = {.version = "1.0",
                   .wall_zero_ns = PS_SECONDS(1000),
                   .ktls = true},
         .name = "sched",
         .cluster = "c",
-        .instance = 1,
+        .instance = ++w->starts,
+        .generation_base = w->starts == 1 ? 0 : w->now,
         .seed = 1,
         .operators = {9},
         .operator_count = 1,
@@ -328,10 +339,43 @@ static inline struct world *world_new(void)
     };
 
     memcpy(opt.limits, world_limits, sizeof(opt.limits));
-    w->now = PS_SECONDS(10);
     w->sched = ps_sched_new(&opt, w->now);
     w->machine = ps_sched_machine(w->sched);
+    return world_has_file ? rows_load(&w->rows, w->sched, w->now, why) : 0;
+}
+
+static inline struct world *world_new(void)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+    w->now = PS_SECONDS(10);
+    assert_int_equal(world_begin_sched(w, &why), 0);
     return w;
+}
+
+/* Ends the scheduler; no peer has a connection any more. */
+static inline void world_end_sched(struct world *w)
+{
+    for (uint32_t i = 0; i < w->peers; i++) {
+        w->peer[i].conn = 0;
+    }
+    ps_sched_free(w->sched);
+    w->sched = NULL;
+}
+
+/* Another process takes the scheduler's place, after a second. */
+static inline void world_restart_sched(struct world *w)
+{
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    int rc;
+
+    world_end_sched(w);
+    w->now += PS_SECONDS(1);
+    rc = world_begin_sched(w, &why);
+    assert_string_equal(why.data, "");
+    assert_int_equal(rc, 0);
+    advance_time(w, 1);
 }
 
 static inline void world_free(struct world *w)
@@ -341,6 +385,7 @@ static inline void world_free(struct world *w)
         ps_free(w->peer[i].inbox);
     }
     ps_sched_free(w->sched);
+    rows_fini(&w->rows);
     ps_free(w);
 }
 

@@ -533,6 +533,7 @@ static inline void world_apply_effect(struct world *w, struct ps_fx *f)
         w->closed_count++;
         world_closed(w, f->close.conn);
         break;
+    case PS_FX_STORE:
     case PS_FX_PROBE:
     case PS_FX_OP_DONE:
     case PS_FX_OP_PROGRESS:

@@ -23,6 +23,7 @@ struct bench {
     char log[256]; /* Last line. */
     /* Calls of the operations. */
     uint32_t new_schedulers;
+    bool knows_members;
     uint32_t new_sessions;
     uint32_t updates;
     bool link_was_open; /* At the last on_new_session(). */
@@ -48,11 +49,12 @@ static void update_account(void *context)
     b->updates++;
 }
 
-static void on_new_scheduler(void *context)
+static void on_new_scheduler(void *context, bool knows_members)
 {
     struct bench *b = context;
 
     b->new_schedulers++;
+    b->knows_members = knows_members;
 }
 
 static void on_new_session(void *context)

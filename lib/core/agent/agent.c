@@ -66,6 +66,7 @@ static void fill_hello(void *context, struct ps_msg_hello *hello)
     const struct ps_agent_step *st = context;
 
     *hello = ps_agent_hello(st->a);
+    hello->epoch = st->a->servers.map_epoch;
     ps_facts_fill_hello(&st->a->opt.facts, st->now, hello);
 }
 
@@ -116,14 +117,17 @@ list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
     return count;
 }
 
-/* A new scheduler counts map epochs from its own start and gives the servers
- * other numbers. */
-static void on_new_scheduler(void *context)
+/* A scheduler without the memory of the one before counts map epochs from its own
+ * start and gives the servers other numbers. None knows jobs that had not
+ * begun. */
+static void on_new_scheduler(void *context, bool knows_members)
 {
     struct ps_agent_step *st = context;
 
-    st->a->servers.map_epoch = 0;
-    ps_agent_departed_drop(st->a, NULL);
+    if (!knows_members) {
+        st->a->servers.map_epoch = 0;
+        ps_agent_departed_drop(st->a, NULL);
+    }
     ps_agent_job_reoffer(st);
 }
 

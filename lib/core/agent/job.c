@@ -478,7 +478,7 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
         }
         ps_agent_request_resend(st, j);
         ps_agent_report_resend(st, j);
-        ps_agent_barrier_send(st, j);
+        ps_agent_barrier_resend(st, j);
     }
     ps_agent_departed_resend(st);
     ps_agent_diagnose_resend(st);

@@ -259,6 +259,19 @@ void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j)
     ps_free(ranks);
 }
 
+void ps_agent_barrier_resend(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    if (j->barriers.completed > 0) {
+        ps_agent_uplink_send_msg(
+            st,
+            &(struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
+                             .barrier_enter = {.gen = j->gen,
+                                               .number = j->barriers.completed,
+                                               .is_open = true}});
+    }
+    ps_agent_barrier_send(st, j);
+}
+
 void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
                                uint64_t number)
 {

@@ -25,6 +25,8 @@ void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j);
 void ps_agent_barrier_enter(struct ps_agent_step *st,
                             struct ps_agent_session *s,
                             const struct ps_msg_l_barrier *m);
+/* On a fresh link: the last barrier that was open, and those below. */
+void ps_agent_barrier_resend(struct ps_agent_step *st, struct ps_agent_job *j);
 /* Sends one barrier_enter for each barrier at which local ranks wait. */
 void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j);
 /* Records that all barriers up to `number` are open, and ends the operations of

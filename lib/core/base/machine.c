@@ -138,6 +138,12 @@ void ps_effects_init(struct ps_effects *fx)
 static void release_effect(struct ps_fx *f)
 {
     switch (f->type) {
+    case PS_FX_STORE:
+        for (uint32_t i = 0; i < f->store.count; i++) {
+            ps_packet_unref(f->store.rows[i].value);
+        }
+        ps_free(f->store.rows);
+        break;
     case PS_FX_SEND:
         ps_packet_unref(f->send.packet);
         break;
@@ -183,6 +189,19 @@ static struct ps_fx *append_effect(struct ps_effects *fx, enum ps_fx_type type)
     f = &fx->items[fx->count++];
     f->type = type;
     return f;
+}
+
+void ps_effects_store(struct ps_effects *fx, uint32_t at,
+                      struct ps_store_row *rows, uint32_t count)
+{
+    struct ps_fx *f;
+
+    (void)append_effect(fx, PS_FX_STORE);
+    f = &fx->items[at];
+    memmove(f + 1, f, (fx->count - 1 - at) * sizeof(*f));
+    f->type = PS_FX_STORE;
+    f->store.rows = rows;
+    f->store.count = count;
 }
 
 void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,

@@ -95,7 +95,23 @@ void ps_compute_add_out(struct ps_compute *c, const struct ps_slice *slice,
 void ps_compute_pin(struct ps_compute *c, struct ps_buf *b);
 void ps_compute_free(struct ps_compute *c);
 
+/* A row of the driver's store: a value, or the removal of one. */
+struct ps_store_row {
+    uint8_t kind; /* Of the machine. */
+    uint64_t a;
+    uint64_t b;
+    /* NULL: the row is removed; if `b` is PS_STORE_ALL, all of `kind` and `a`
+     * are. */
+    struct ps_packet *value;
+};
+
+#define PS_STORE_ALL UINT64_MAX
+
 enum ps_fx_type {
+    /* Change rows of the store. The driver commits before it carries out later
+     * effects, and a commit that fails ends the daemon: nobody hears of a change
+     * that is lost. */
+    PS_FX_STORE,
     PS_FX_SEND, /* Write a packet to a connection, after earlier ones. */
     /* Try to connect, once; PS_EV_OPEN or PS_EV_DIAL_FAILED follows. */
     PS_FX_DIAL,
@@ -114,6 +130,10 @@ enum ps_fx_type {
 struct ps_fx {
     enum ps_fx_type type;
     union {
+        struct {
+            struct ps_store_row *rows; /* Owned, with their values. */
+            uint32_t count;
+        } store;
         struct {
             ps_conn_id conn;
             uint64_t seq;
@@ -173,6 +193,10 @@ void ps_effects_fini(struct ps_effects *fx);
 /* Frees what the effects own and empties the list. */
 void ps_effects_clear(struct ps_effects *fx);
 
+/* Inserts PS_FX_STORE before effect number `at`, at most `fx->count`; takes over
+ * the rows. */
+void ps_effects_store(struct ps_effects *fx, uint32_t at,
+                      struct ps_store_row *rows, uint32_t count);
 /* Takes over one reference of `packet`. */
 void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
                      uint64_t ack, struct ps_packet *packet);

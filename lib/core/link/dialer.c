@@ -458,15 +458,21 @@ void ps_uplink_drop(struct ps_uplink *up, const struct ps_uplink_call *call,
 
 static void note_sched_instance(struct ps_uplink *up,
                                 const struct ps_uplink_call *call,
-                                uint64_t instance)
+                                const struct ps_msg_welcome *m)
 {
-    if (up->sched_instance != 0 && up->sched_instance != instance) {
-        ps_effects_log(call->fx, PS_LOG_WARNING,
-                       "the scheduler was restarted; jobs that it does "
-                       "not know end");
-        up->ops->on_new_scheduler(call->context);
+    const bool knows_members = m->store != 0 && m->store == up->sched_store;
+
+    if (up->sched_instance != 0 && up->sched_instance != m->instance) {
+        ps_effects_log(call->fx, knows_members ? PS_LOG_INFO : PS_LOG_WARNING,
+                       knows_members
+                           ? "the scheduler was restarted, and goes on from "
+                             "its file"
+                           : "the scheduler was restarted; jobs that it does "
+                             "not know end");
+        up->ops->on_new_scheduler(call->context, knows_members);
     }
-    up->sched_instance = instance;
+    up->sched_instance = m->instance;
+    up->sched_store = m->store;
 }
 
 static void on_welcome(struct ps_uplink *up, const struct ps_uplink_call *call,
@@ -484,7 +490,7 @@ static void on_welcome(struct ps_uplink *up, const struct ps_uplink_call *call,
     }
     follow_dialer(up);
     note_failure(up, "");
-    note_sched_instance(up, call, m->instance);
+    note_sched_instance(up, call, m);
     up->node = m->node;
     up->incarnation = m->incarnation;
     up->name_refused_since = 0;

@@ -188,9 +188,10 @@ struct ps_uplink_ops {
      * was refused. */
     uint32_t (*list_refusals)(
         void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX]);
-    /* The welcome is of another scheduler process, which counts its epochs from
-     * its own start. Called before the link is opened. */
-    void (*on_new_scheduler)(void *context);
+    /* The welcome is of another scheduler process. `knows_members`: it has the
+     * memory of the one before, node numbers, jobs and epochs; else it counts
+     * epochs from its own start. Called before the link is opened. */
+    void (*on_new_scheduler)(void *context, bool knows_members);
     /* The link has a new session: messages sent before may be lost, so state
      * is sent again. */
     void (*on_new_session)(void *context);
@@ -220,6 +221,7 @@ struct ps_uplink {
     bool waits_after_reject;
     /* Scheduler process of the last welcome; 0: none. */
     uint64_t sched_instance;
+    uint64_t sched_store; /* And its file; 0: it has none. */
     uint32_t node; /* Node number of the member; 0: not registered yet. */
     uint64_t incarnation;
     ps_time name_refused_since; /* First reject of the name; 0: none. */

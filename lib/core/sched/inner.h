@@ -6,6 +6,8 @@
  * ps_sched:
  *
  *     sched.c              connections, messages and time, for the files below
+ *     load.c               rows of the file, at the start
+ *     save.c               rows of the file that a step has changed
  *     member/membership.c  hello; members that fall silent, go and return
  *     query/tools.c        tokens, log levels and traces, for operators' tools
  *     query/query.c        queries of operators' tools
@@ -23,6 +25,7 @@
  *     job/state.c          jobs by name, their state as sent to members
  *     token.c              tokens, and rights of tools
  *     member/lease.c       silent members: witnesses, leases, probes
+ *     store.c              objects that a step has changed
  *     inner.c              messages, events and the cluster map, for all above
  *
  * The files below know nothing of struct ps_sched:
@@ -42,6 +45,7 @@
 #include "core/sched/job/job.h"
 #include "core/sched/member/member.h"
 #include "core/sched/options.h"
+#include "core/sched/store.h"
 #include "proto/ps_fixed.h"
 
 #include <stdbool.h>
@@ -145,6 +149,7 @@ struct ps_sched {
     struct ps_sched_history history;
     struct ps_sched_events events;
     struct ps_sched_tokens tokens;
+    struct ps_sched_store store;
     struct ps_sched_earlier_job earlier_jobs[PS_SCHED_EARLIER_JOBS];
     uint32_t earlier_jobs_next;
 };

@@ -47,6 +47,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     s->last_recv_at = now;
     s->deadline = PS_TIME_NEVER;
     s->last_gen = o->generation_base;
+    s->last_migration_id = o->generation_base;
     ps_members_init(&s->members);
     ps_members_set_base(&s->members, opt->generation_base);
     s->conns = ps_map_new();
@@ -56,6 +57,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     ps_list_init(&s->watches);
     ps_list_init(&s->stalls);
     ps_sched_tokens_init(s);
+    ps_sched_store_init(s);
     ps_sched_event_own(&(struct ps_sched_step){.s = s, .now = now}, "started",
                        false, NULL);
     return s;
@@ -85,6 +87,7 @@ void ps_sched_free(struct ps_sched *s)
     ps_map_free(s->conns);
     ps_map_free(s->jobs);
     ps_sched_tokens_fini(s);
+    ps_sched_store_fini(s);
     ps_sched_events_fini(&s->events);
     ps_sched_history_fini(&s->history);
     /* Before the account, which their links use. */
@@ -573,6 +576,7 @@ static int sched_step(void *self, const struct ps_event *ev,
 {
     struct ps_sched *s = self;
     struct ps_sched_step st = {.s = s, .now = ev->now, .fx = fx};
+    const uint32_t first = fx->count;
     struct ps_sched_conn *c;
 
     extend_leases_if_late(&st);
@@ -615,6 +619,7 @@ static int sched_step(void *self, const struct ps_event *ev,
     case PS_EV_OPS:
         break;
     }
+    ps_sched_store_flush(&st, first);
     update_deadline(s, st.now, ev->type == PS_EV_TICK);
     return 0;
 }

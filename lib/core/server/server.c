@@ -131,6 +131,7 @@ static void fill_hello(void *context, struct ps_msg_hello *hello)
     hello->name = s->opt.name;
     hello->cluster = s->opt.cluster;
     hello->address = s->opt.address;
+    hello->epoch = s->epoch;
     hello->memory_limit = ps_pool_budget(s->opt.pool);
     hello->keep = s->opt.records != NULL;
     ps_facts_fill_hello(&s->opt.facts, st->now, hello);
@@ -174,10 +175,13 @@ list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
     return count;
 }
 
-/* A scheduler counts epochs from its own start. */
-static void on_new_scheduler(void *context)
+/* A scheduler without the memory of the one before counts epochs from its own
+ * start. */
+static void on_new_scheduler(void *context, bool knows_members)
 {
-    ((struct ps_server_step *)context)->s->epoch = 0;
+    if (!knows_members) {
+        ((struct ps_server_step *)context)->s->epoch = 0;
+    }
 }
 
 static const struct ps_uplink_ops uplink_ops = {

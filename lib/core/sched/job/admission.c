@@ -174,6 +174,7 @@ void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
                                 struct ps_sched_job_server *on,
                                 const struct ps_member *server)
 {
+    ps_sched_store_job(s, j);
     add_removed_server(j, server);
     subtract_server_load(s, on);
     memmove(on, on + 1,
@@ -415,6 +416,18 @@ int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
                                struct ps_str *why)
 {
     return set_demands(st, j, recount_demands(j, &j->quota.profile), why);
+}
+
+void ps_sched_admission_restore(struct ps_sched_step *st,
+                                struct ps_sched_job *j)
+{
+    struct ps_demand *list = recount_demands(j, &j->quota.profile);
+
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        j->servers.list[i].demand = list[i];
+        update_reservation(st, j, &j->servers.list[i]);
+    }
+    ps_free(list);
 }
 
 void ps_sched_admission_release(struct ps_sched_step *st,

@@ -187,7 +187,7 @@ void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
         .keys = j->keys.open_count,
         .bytes = j->keys.bytes,
         .barriers = j->barrier.last_open,
-        .age_ns = now - j->created_at,
+        .age_ns = now - j->observed.created_at,
         .optimizer = j->optimizer.declared.name,
         .compression = j->compression.text,
         .skipped_steps = j->norms.skipped_steps,
@@ -214,6 +214,17 @@ void ps_sched_history_add(struct ps_sched_history *h,
     ps_msg_free(p->row);
     p->row = ps_msg_dup(&msg);
     p->ended_at = now;
+}
+
+void ps_sched_history_restore(struct ps_sched_history *h, uint64_t number,
+                              const struct ps_msg *row, ps_time ended_at)
+{
+    struct ps_sched_ended_job *p = &h->jobs[number % PS_SCHED_HISTORY_MAX];
+
+    ps_msg_free(p->row);
+    p->row = ps_msg_dup(row);
+    p->ended_at = ended_at;
+    h->ended_count = number + 1;
 }
 
 void ps_sched_history_fini(struct ps_sched_history *h)

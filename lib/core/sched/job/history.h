@@ -58,6 +58,9 @@ void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
                            struct ps_msg_job_row *ret);
 void ps_sched_history_add(struct ps_sched_history *h,
                           const struct ps_sched_job *j, ps_time now);
+/* Adds the row of a job that the file has, which was number `number` to end. */
+void ps_sched_history_restore(struct ps_sched_history *h, uint64_t number,
+                              const struct ps_msg *row, ps_time ended_at);
 void ps_sched_history_fini(struct ps_sched_history *h);
 /* Number of jobs that are remembered, and one of them, oldest first. */
 uint32_t ps_sched_history_count(const struct ps_sched_history *h);

@@ -72,13 +72,14 @@ struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t hash_seed,
     j->weight = j->opt.weight;
     ps_str_copy(j->name, sizeof(j->name), want->name);
     j->uid = want->uid;
-    j->created_at = now;
+    j->observed.created_at = now;
     j->deadline = ps_time_add(now, want->start_timeout_ns);
     j->publish_at = PS_TIME_NEVER;
     j->workers.lost_since = PS_TIME_NEVER;
     j->keys.send_at = PS_TIME_NEVER;
     j->quota.send_at = PS_TIME_NEVER;
     j->keys.by_name_hash = ps_map_new();
+    ps_list_init(&j->store.keys);
     return j;
 }
 
@@ -142,6 +143,16 @@ void ps_sched_job_set_phase(struct ps_sched_job *j, enum ps_job_phase to,
                        bad ? ": " : "", bad ? j->reason : "");
 }
 
+bool ps_sched_job_restore_phase(struct ps_sched_job *j, enum ps_job_phase phase)
+{
+    if (phase != PS_JOB_PHASE_STARTING && phase != PS_JOB_PHASE_RUNNING &&
+        phase != PS_JOB_PHASE_FAILED) {
+        return false;
+    }
+    j->phase = (uint8_t)phase;
+    return true;
+}
+
 bool ps_sched_job_is_open(const struct ps_sched_job *j)
 {
     return j->phase != PS_JOB_PHASE_FAILED && j->phase != PS_JOB_PHASE_ENDED;
@@ -175,10 +186,9 @@ struct ps_sched_worker *ps_sched_job_find_worker(const struct ps_sched_job *j,
     return NULL;
 }
 
-void ps_sched_job_add_worker(struct ps_sched_job *j,
-                             const struct ps_sched_worker *w)
+static struct ps_sched_worker *append_worker(struct ps_sched_job *j,
+                                             const struct ps_sched_worker *w)
 {
-    assert(j->phase == PS_JOB_PHASE_FORMING);
     assert(j->workers.count < j->opt.num_workers);
     if (j->workers.count == j->workers.capacity) {
         j->workers.capacity = j->workers.capacity * 2 + 4;
@@ -188,10 +198,28 @@ void ps_sched_job_add_worker(struct ps_sched_job *j,
     j->workers.list[j->workers.count] = *w;
     ps_state_change(&rank_states, &j->workers.list[j->workers.count].state,
                     PS_RANK_STATE_LIVE);
-    j->workers.count++;
     j->workers.live_count++;
+    return &j->workers.list[j->workers.count++];
 }
 
+void ps_sched_job_add_worker(struct ps_sched_job *j,
+                             const struct ps_sched_worker *w)
+{
+    assert(j->phase == PS_JOB_PHASE_FORMING);
+    append_worker(j, w);
+}
+
+void ps_sched_job_restore_worker(struct ps_sched_job *j,
+                                 const struct ps_sched_worker *w,
+                                 enum ps_rank_state state, ps_time now)
+{
+    struct ps_sched_worker *added = append_worker(j, w);
+
+    if (state != PS_RANK_STATE_LIVE) {
+        ps_sched_job_set_rank_state(j, added, state, now);
+    }
+    added->unsaved = false;
+}
 void ps_sched_job_remove_worker(struct ps_sched_job *j,
                                 struct ps_sched_worker *w)
 {
@@ -227,6 +255,7 @@ void ps_sched_job_set_rank_state(struct ps_sched_job *j,
         j->workers.live_count++;
     }
     ps_state_change(&rank_states, &w->state, (uint8_t)state);
+    w->unsaved = true;
     if (state == PS_RANK_STATE_LOST) {
         w->lost_at = now;
         j->workers.lost_since = ps_time_min(j->workers.lost_since, now);
@@ -327,6 +356,7 @@ void ps_sched_job_assign_ranks(struct ps_sched_job *j)
             free_rank = ps_bits_next_clear(&taken, free_rank + 1);
         }
         j->workers.list[i].incarnation = 1;
+        j->workers.list[i].unsaved = true;
     }
     ps_bits_fini(&taken);
     qsort(j->workers.list, j->workers.count, sizeof(*j->workers.list),
@@ -433,6 +463,22 @@ struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
                                                                       : NULL;
 }
 
+/* Gives the next number to `k`; NULL: to a key that was removed. */
+static void append_key(struct ps_sched_job *j, struct ps_sched_key *k)
+{
+    if (j->keys.count == j->keys.capacity) {
+        j->keys.capacity = j->keys.capacity * 2 + 16;
+        j->keys.list = ps_realloc(j->keys.list,
+                                  j->keys.capacity * sizeof(j->keys.list[0]));
+    }
+    j->keys.list[j->keys.count++] = k;
+}
+
+void ps_sched_job_skip_key(struct ps_sched_job *j)
+{
+    append_key(j, NULL);
+}
+
 struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
                                           const struct ps_msg_key_open *m,
                                           struct ps_place_part *parts,
@@ -451,12 +497,7 @@ struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
     k->part_count = part_count;
     memcpy(k->name, m->name, len + 1);
     ps_map_put(j->keys.by_name_hash, slot_of_key(j, m->kind, m->name), k);
-    if (j->keys.count == j->keys.capacity) {
-        j->keys.capacity = j->keys.capacity * 2 + 16;
-        j->keys.list = ps_realloc(j->keys.list,
-                                  j->keys.capacity * sizeof(j->keys.list[0]));
-    }
-    j->keys.list[j->keys.count++] = k;
+    append_key(j, k);
     j->keys.open_count++;
     j->keys.bytes += k->count * ps_dtype_size(k->dtype);
     return k;

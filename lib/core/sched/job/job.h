@@ -11,6 +11,7 @@
 #include "core/base/machine.h"
 #include "core/optim/tuning.h"
 #include "core/sched/place/place.h"
+#include "core/sched/store.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -73,6 +74,7 @@ struct ps_sched_worker {
     uint32_t slot;
     uint32_t local_rank;
     uint64_t incarnation;
+    bool unsaved; /* Its row is to be written. */
 };
 
 struct ps_sched_slot {
@@ -152,6 +154,7 @@ struct ps_sched_key {
     /* Slots that opened the key more than once. */
     struct ps_sched_reopening *reopenings;
     uint32_t reopening_count;
+    struct ps_list_node unsaved; /* In the list of struct ps_sched_job_store. */
     char name[];
 };
 
@@ -222,6 +225,7 @@ struct ps_sched_profile {
 
 /* Data about the training that operators and users look at. */
 struct ps_sched_observed {
+    ps_time created_at;
     struct ps_sched_profile profile;
     struct ps_sched_scalars *scalars; /* See history.h; NULL: none. */
 };
@@ -272,8 +276,7 @@ struct ps_sched_job {
     /* As the first worker has stated them, and all others have to; with defaults
      * in place, and without strings. */
     struct ps_msg_job_open opt;
-    uint32_t weight; /* Now: that of `opt`, or as an operator has set it. */
-    ps_time created_at;
+    uint32_t weight;  /* Now: that of `opt`, or as an operator has set it. */
     ps_time deadline; /* End of the start, or of a job without a live worker. */
     ps_time publish_at; /* When changed ranks are published; or never. */
     struct ps_sched_workers workers;
@@ -294,6 +297,7 @@ struct ps_sched_job {
     struct ps_sched_declaration compression;
     struct ps_sched_waiters waiters;
     struct ps_sched_observed observed;
+    struct ps_sched_job_store store;
     char reason[PS_TEXT_MAX + 1];
 };
 

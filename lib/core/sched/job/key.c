@@ -203,6 +203,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
         record_server_loads(st->s, j, servers);
         *ret_key = ps_sched_job_add_key(j, m, parts, count);
         j->keys.string_count += m->kind == PS_KEY_KIND_STRING;
+        ps_sched_store_key(st->s, j, *ret_key);
     }
     ps_free(servers);
     return rc;
@@ -340,6 +341,92 @@ static int check_same_shape(const struct ps_sched_job *j,
     return PS_E_MISMATCH;
 }
 
+/* Reads the placement of a key of the file; the caller frees *ret_parts. */
+static int read_parts(const struct ps_sched_job *j,
+                      const struct ps_msg_row_key *row,
+                      const struct ps_slice *payload, uint32_t count,
+                      struct ps_place_part **ret_parts, struct ps_str *why)
+{
+    struct ps_place_part *parts = ps_alloc(count * sizeof(*parts));
+    uint64_t elements = 0;
+    bool is_placed = true;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct ps_fixed_placement_part p;
+
+        is_placed = is_placed &&
+                    ps_fixed_get_placement_part(
+                        ps_slice_data(payload) +
+                            (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES,
+                        &p) &&
+                    p.count > 0 &&
+                    (ps_sched_job_server_of(j, p.node) != NULL ||
+                     (p.node == 0 && j->opt.num_servers == 0) ||
+                     !ps_sched_job_is_open(j));
+        parts[i] = (struct ps_place_part){.node = p.node, .count = p.count};
+        elements += p.count;
+    }
+    if (!is_placed || elements != row->count) {
+        ps_free(parts);
+        append_key_name(why, row->name);
+        ps_str_add(why, " has no valid placement");
+        return PS_E_PROTO;
+    }
+    *ret_parts = parts;
+    return 0;
+}
+
+int ps_sched_key_restore(struct ps_sched *s, struct ps_sched_job *j,
+                         uint64_t number, const struct ps_msg_row_key *row,
+                         const struct ps_slice *payload, struct ps_str *why)
+{
+    const uint64_t len = payload != NULL ? payload->len : 0;
+    const uint32_t count = (uint32_t)(len / PS_FIXED_PLACEMENT_PART_BYTES);
+    const struct ps_msg_key_open m = {.name = row->name,
+                                      .kind = row->kind,
+                                      .dtype = row->dtype,
+                                      .count = row->count,
+                                      .row_width = row->row_width,
+                                      .rank = row->rank};
+    struct ps_refusal refusal;
+    struct ps_place_part *parts;
+    struct ps_sched_key *k;
+    int rc;
+
+    if (number != j->keys.count || number >= PS_KEYS_MAX ||
+        len % PS_FIXED_PLACEMENT_PART_BYTES != 0 || count > PS_KEY_PARTS_MAX) {
+        append_key_name(why, row->name);
+        ps_str_add(why, " has no valid number or placement");
+        return PS_E_PROTO;
+    }
+    j->keys.string_count = row->strings;
+    if (count == 0) {
+        ps_sched_job_skip_key(j);
+        return 0;
+    }
+    rc = check_new_key(j, &m, why);
+    if (rc == 0) {
+        rc = read_parts(j, row, payload, count, &parts, why);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    rc = ps_sched_account_charge_key(j, m.name, count, &refusal);
+    if (rc != 0) {
+        ps_free(parts);
+        append_key_name(why, row->name);
+        ps_str_add(why, " is one too many: ");
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    k = ps_sched_job_add_key(j, &m, parts, count);
+    k->is_reassigned = row->is_reassigned;
+    for (uint32_t i = 0; i < count; i++) {
+        add_load(s, j, parts[i].node, part_bytes(k, i));
+    }
+    return 0;
+}
+
 /* Removes a key without openers, of which no server has data. */
 static void remove_unused_key(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_key *k)
@@ -350,6 +437,7 @@ static void remove_unused_key(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_admission_remove_key(st, j, k);
     ps_sched_account_refund_key(j, k->name, k->part_count);
     ps_sched_norm_remove_key(j, k);
+    ps_sched_store_remove_key(st->s, j, k);
     ps_sched_job_remove_key(j, k);
     ps_sched_norm_recheck_global(st, j);
 }
@@ -396,7 +484,8 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
     struct ps_buf *table = ps_buf_try_new(placement_size(k));
 
     if (table == NULL) {
-        if (k->openers.count == 0 && j->rebalance == NULL && k->norm == NULL) {
+        if (k->openers.count == 0 && j->rebalance == NULL && k->norm == NULL &&
+            !j->store.was_loaded) {
             remove_unused_key(st, j, k);
         }
         append_key_name(&why, m->name);
@@ -421,8 +510,8 @@ void ps_sched_on_key_close(struct ps_sched_step *st, struct ps_member *agent,
     if (k == NULL ||
         !ps_sched_key_remove_opener(k, ps_sched_job_slot_of(j, agent->node),
                                     m->request) ||
-        j->rebalance != NULL || k->norm != NULL) {
-        return; /* In use by a migration or by servers. */
+        j->rebalance != NULL || k->norm != NULL || j->store.was_loaded) {
+        return; /* In use by a migration or by servers; or it may be. */
     }
     remove_unused_key(st, j, k);
 }
@@ -550,6 +639,7 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
         if (moved > 0) {
             k->is_reassigned = true;
             k->must_announce = true;
+            ps_sched_store_key(st->s, j, k);
             parts += moved;
         }
     }
@@ -583,6 +673,7 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
     ps_sched_admission_move_part(st, j, k, index, to);
     part->node = to;
     k->is_reassigned = true;
+    ps_sched_store_key(st->s, j, k);
     ps_sched_begin_epoch(st);
     announce_placement(st, j, k);
 }

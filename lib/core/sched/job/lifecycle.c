@@ -102,8 +102,10 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_diverged_drop_job(st->s, j);
     ps_sched_trace_drop(s, 0, j->gen);
     ps_sched_history_add(&s->history, j, st->now);
+    ps_sched_store_ended(st);
     ps_sched_job_release_servers(s, j);
     ps_map_remove(s->jobs, j->gen);
+    ps_sched_store_remove_job(s, j);
     fail_forming_groups(st, j);
     ps_sched_norm_free(j);
     ps_sched_account_close_job(j);
@@ -210,6 +212,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
         }
     }
     ps_sched_waiters_reply(st, j);
+    ps_sched_job_announce_restored(st, j);
     try_run(st, j); /* Last: this may end the job. */
 }
 
@@ -265,6 +268,7 @@ static void await_return(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     on->lost_at = st->now;
     on->return_by = ps_time_add(st->now, st->s->opt.server_return);
+    ps_sched_store_job(st->s, j);
     ps_str_copy(on->lost_why, sizeof(on->lost_why), why);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
                        "job %s gen %" PRIu64 " waits for server %s, which has "
@@ -328,6 +332,7 @@ static bool check_return(struct ps_sched_step *st, struct ps_sched_job *j,
         return false;
     }
     on->return_by = PS_TIME_NEVER;
+    ps_sched_store_job(st->s, j);
     struct ps_str text = PS_STR_ROOM(PS_NAME_MAX + 80);
 
     ps_str_addf(&text, "server %s is back with its memory after %.1f s",
@@ -401,6 +406,7 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
     if (m->version > on->ready_version && m->version <= j->version) {
         on->ready_version = m->version;
         on->newest_round = m->round;
+        ps_sched_job_announce_restored(st, j);
         try_run(st, j);
         ps_sched_waiters_reply(st, j);
         j = ps_sched_find_job(st->s, m->gen); /* The job may have ended. */
@@ -835,7 +841,9 @@ static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
         if (j->version == 0 || !ps_sched_job_has_agent(j, m->node)) {
             continue; /* Its state is not published yet. */
         }
-        ps_sched_job_send_state(st, j, m);
+        if (!j->store.awaits_servers) {
+            ps_sched_job_send_state(st, j, m);
+        }
         ps_sched_keys_send_reassigned(st, j, m);
         if (ps_sched_job_has_started(j) && j->barrier.last_open > 0) {
             ps_sched_barrier_send_done(st, j, m);

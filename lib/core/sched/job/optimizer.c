@@ -290,19 +290,26 @@ static int compare_declarations(const struct ps_sched_job *j,
     return 0;
 }
 
-/* Gives the job the declaration, which can be had and is admitted. */
-static void keep_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
-                             struct ps_sched_declaration *at,
-                             const struct ps_msg *msg)
+static void set_declaration(const struct ps_sched_job *j,
+                            struct ps_sched_declaration *at,
+                            const struct ps_msg *msg)
 {
     struct ps_str out = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     ps_sched_declaration_set(at, msg, j->opt.num_workers);
     append_declaration(&out, at);
     ps_str_copy(at->text, sizeof(at->text), out.data);
+}
+
+/* Gives the job the declaration, which can be had and is admitted. */
+static void keep_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_sched_declaration *at,
+                             const struct ps_msg *msg)
+{
+    set_declaration(j, at, msg);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64 " %s %s", j->name, j->gen,
-                       noun_of(j, at), out.data);
+                       noun_of(j, at), at->text);
     publish_change(st, j);
 }
 
@@ -530,6 +537,52 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
                       msg->compression_set.request)) {
         declare(&r, &r.j->compression, msg, set_compression);
     }
+}
+
+/* ------------------------------------------------------- of the file's jobs */
+
+static int restore_optimizer(struct ps_sched_job *j, const struct ps_msg *msg,
+                             struct ps_str *why)
+{
+    const struct ps_compression none = {0};
+    struct ps_optim o;
+    int rc = check_optimizer(j, &msg->optimizer_set, &o, why);
+
+    if (rc == 0) {
+        ps_demand_profile_set(&j->quota.profile, &o, &none);
+        ps_sched_norm_init(j, &o);
+        set_declaration(j, &j->optimizer.declared, msg);
+    }
+    return rc;
+}
+
+static int restore_compression(struct ps_sched_job *j, const struct ps_msg *msg,
+                               struct ps_str *why)
+{
+    struct ps_compression c;
+    int rc = check_compression(j, &msg->compression_set, &c, why);
+
+    if (rc == 0 && j->optimizer.declared.name == NULL) {
+        ps_demand_profile_set(&j->quota.profile, NULL, &c);
+    }
+    if (rc == 0) {
+        set_declaration(j, &j->compression, msg);
+    }
+    return rc;
+}
+
+int ps_sched_declaration_restore(struct ps_sched_job *j,
+                                 const struct ps_msg *msg, struct ps_str *why)
+{
+    const bool is_optimizer = msg->code == PS_MSG_OPTIMIZER_SET;
+
+    if ((is_optimizer ? j->optimizer.declared.name : j->compression.name) !=
+        NULL) {
+        ps_str_add(why, "the job has declared it twice");
+        return PS_E_EXIST;
+    }
+    return is_optimizer ? restore_optimizer(j, msg, why)
+                        : restore_compression(j, msg, why);
 }
 
 /* ---------------------------------------------------------------- changes */

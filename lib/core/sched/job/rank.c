@@ -63,6 +63,11 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                       st->now);
         }
     }
+    for (uint32_t i = 0;
+         m->is_open && j->store.was_loaded && i < j->workers.count; i++) {
+        /* Rule B2, of a barrier of the process before this one. */
+        opens |= ps_barrier_enter(&j->barrier, i, m->number, st->now);
+    }
     if (opens) {
         ps_sched_barrier_notify(st, j);
     } else if (m->number <= j->barrier.last_open) {

@@ -36,8 +36,14 @@ void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j);
 /* The same after a short delay, together with other changes. */
 void ps_sched_job_publish_later(struct ps_sched_step *st,
                                 struct ps_sched_job *j);
+/* The state as servers get it. */
+struct ps_packet *ps_sched_job_state(const struct ps_sched_job *j);
 void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct ps_member *m);
+/* Sends the state of a job of the file to its agents once its servers have it (rule
+ * G6). */
+void ps_sched_job_announce_restored(struct ps_sched_step *st,
+                                    struct ps_sched_job *j);
 /* Sends state ENDED to a member whose job has ended, or is not its own. */
 void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version);
@@ -159,6 +165,9 @@ int ps_sched_admission_set_profile(struct ps_sched_step *st,
  * ps_sched_admission_add_key. */
 int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
                                struct ps_str *why);
+/* Reserves memory for all keys of a job that the file has, without a limit. */
+void ps_sched_admission_restore(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
 /* Releases the reservations of a failed job. */
 void ps_sched_admission_release(struct ps_sched_step *st,
                                 struct ps_sched_job *j);
@@ -190,6 +199,13 @@ void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
 /* ------------------------------------------------------------------- key.c */
 
 ps_sched_handler ps_sched_on_key_open;
+/* Adds a key that the file has, with its next number. 0, or an error code with
+ * the reason. */
+PS_MUST_USE int ps_sched_key_restore(struct ps_sched *s, struct ps_sched_job *j,
+                                     uint64_t number,
+                                     const struct ps_msg_row_key *row,
+                                     const struct ps_slice *payload,
+                                     struct ps_str *why);
 /* Removes the agent, which could not take the key, from its openers; removes a
  * key without openers. */
 ps_sched_handler ps_sched_on_key_close;
@@ -218,6 +234,11 @@ ps_sched_handler ps_sched_on_compression_set;
 ps_sched_handler ps_sched_on_optimizer_change;
 ps_sched_handler ps_sched_on_optimizer_tune;
 ps_sched_handler ps_sched_on_profile_set;
+/* Sets what a job of the file has declared by this message. 0, or an error code
+ * with the reason: the job cannot have it. */
+PS_MUST_USE int ps_sched_declaration_restore(struct ps_sched_job *j,
+                                             const struct ps_msg *msg,
+                                             struct ps_str *why);
 /* Sends optimizer_done. */
 void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request, int rc,
@@ -331,5 +352,8 @@ void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m);
 
 /* ---------------------------------------------------------------- worker.c */
 
+/* 0, or an error code with the reason: its fields are not valid. */
+PS_MUST_USE int ps_sched_check_job_open(const struct ps_msg_job_open *m,
+                                        struct ps_str *why);
 ps_sched_handler ps_sched_on_job_open;
 ps_sched_handler ps_sched_on_worker_gone;

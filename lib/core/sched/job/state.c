@@ -211,6 +211,11 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
     return p;
 }
 
+struct ps_packet *ps_sched_job_state(const struct ps_sched_job *j)
+{
+    return make_job_state(j, false);
+}
+
 void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct ps_member *m)
 {
@@ -224,6 +229,8 @@ void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j)
 
     j->version++;
     j->publish_at = PS_TIME_NEVER;
+    j->store.awaits_servers = false; /* They have heard of it, or are lost. */
+    ps_sched_store_job(st->s, j);
     p = make_job_state(j, false);
     for (uint32_t i = 0; i < j->servers.count; i++) {
         ps_sched_send(st, ps_members_get(t, j->servers.list[i].node),
@@ -237,11 +244,29 @@ void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_packet_unref(p);
 }
 
+void ps_sched_job_announce_restored(struct ps_sched_step *st,
+                                    struct ps_sched_job *j)
+{
+    if (!j->store.awaits_servers ||
+        ps_sched_job_ready_version(j) < j->version) {
+        return;
+    }
+    j->store.awaits_servers = false;
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        struct ps_member *m = ps_members_get(&st->s->members, j->agents[i]);
+
+        if (m != NULL) {
+            ps_sched_job_send_state(st, j, m);
+        }
+    }
+}
+
 void ps_sched_job_publish_later(struct ps_sched_step *st,
                                 struct ps_sched_job *j)
 {
     j->publish_at = ps_time_min(j->publish_at,
                                 ps_time_add(st->now, COALESCE_TIME));
+    ps_sched_store_job(st->s, j);
 }
 
 void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
@@ -355,7 +380,8 @@ static void send_to_others(struct ps_sched_step *st,
                            const struct ps_sched_key *k, uint32_t except)
 {
     for (uint32_t i = 0; i < j->slot_count; i++) {
-        if (i != except && (k == NULL || ps_bits_get(&k->openers, i))) {
+        if (i != except &&
+            (k == NULL || j->store.was_loaded || ps_bits_get(&k->openers, i))) {
             send_to_slot(st, j, k, i);
         }
     }

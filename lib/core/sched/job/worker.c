@@ -48,7 +48,7 @@ static void send_job_refused(struct ps_sched_step *st, struct ps_member *agent,
                       });
 }
 
-static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
+int ps_sched_check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
 {
     if (!ps_str_is_name(m->name, PS_NAME_MAX)) {
         ps_str_addf(why,
@@ -684,7 +684,7 @@ static int open_job(struct ps_sched_step *st, struct ps_member *agent,
     const struct ps_msg_job_open *m = &in->m;
     struct ps_sched_job *j;
     struct ps_sched_worker *w;
-    int rc = check_job_open(m, why);
+    int rc = ps_sched_check_job_open(m, why);
 
     if (rc != 0) {
         return rc;
@@ -760,6 +760,7 @@ static void worker_left(struct ps_sched_step *st, struct ps_sched_job *j,
         uint32_t rank = (uint32_t)(w - j->workers.list);
 
         ps_sched_job_set_rank_state(j, w, PS_RANK_STATE_LEFT, st->now);
+        ps_sched_store_job(st->s, j);
         if (ps_barrier_leave(&j->barrier, rank, st->now)) {
             ps_sched_barrier_notify(st, j);
         }

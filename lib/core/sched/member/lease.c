@@ -227,7 +227,7 @@ static ps_time lease_end(const struct ps_sched_lease *l,
     }
     at = at > seen ? at : seen;
     at = at > l->not_before ? at : l->not_before;
-    return at > m->grace_until ? at : m->grace_until;
+    return at > m->grace.until ? at : m->grace.until;
 }
 
 /* Grants GRACE_TIME to each member heard since its last grace, after the
@@ -240,9 +240,9 @@ static void grant_grace_all(struct ps_sched_step *st)
     for (uint32_t i = 0; i < s->members.count; i++) {
         struct ps_member *m = s->members.sorted[i];
 
-        if (m->last_recv_at != m->grace_recv_at) {
-            m->grace_recv_at = m->last_recv_at;
-            m->grace_until = ps_time_add(st->now, GRACE_TIME);
+        if (m->last_recv_at != m->grace.recv_at) {
+            m->grace.recv_at = m->last_recv_at;
+            m->grace.until = ps_time_add(st->now, GRACE_TIME);
         }
     }
 }
@@ -271,6 +271,14 @@ bool ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late)
         grant_grace_all(st);
     }
     return true;
+}
+
+void ps_sched_lease_restore(struct ps_member *m, ps_time now)
+{
+    m->last_recv_at = now;
+    m->grace.recv_at = now;
+    m->grace.until = ps_time_add(now, GRACE_TIME);
+    m->grace.is_restored = true;
 }
 
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)

@@ -115,8 +115,8 @@ struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,
     return found ? t->sorted[i] : NULL;
 }
 
-struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
-                                 const char *name)
+static struct ps_member *add_member(struct ps_members *t, uint32_t node,
+                                    enum ps_role role, const char *name)
 {
     struct ps_member *m = ps_calloc(1, sizeof(*m));
     bool found;
@@ -124,7 +124,7 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
     uint32_t i = find_position(t, role, name, &found);
 
     assert(!found && fits);
-    m->node = ++t->last_node;
+    m->node = node;
     m->incarnation = t->incarnation_base;
     m->role = (uint8_t)role;
     m->state = PS_NODE_STATE_JOINING;
@@ -138,6 +138,31 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
     t->sorted[i] = m;
     t->count++;
     ps_map_put(t->by_node, m->node, m);
+    return m;
+}
+
+struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
+                                 const char *name)
+{
+    do {
+        t->last_node++; /* The file may have members of any number. */
+    } while (t->last_node == 0 || ps_members_get(t, t->last_node) != NULL);
+    return add_member(t, t->last_node, role, name);
+}
+
+struct ps_member *ps_members_restore(struct ps_members *t,
+                                     const struct ps_msg_row_member *row)
+{
+    struct ps_member *m = add_member(t, row->node, (enum ps_role)row->role,
+                                     row->name);
+
+    m->instance = row->instance;
+    m->incarnation = row->incarnation;
+    m->replaced_count = row->replaced_count;
+    for (uint32_t i = 0; i < row->replaced_count; i++) {
+        m->replaced[i] = row->replaced[i];
+    }
+    m->state = row->gone ? PS_NODE_STATE_GONE : PS_NODE_STATE_SUSPECT;
     return m;
 }
 

@@ -6,6 +6,7 @@
  * them to jobs. */
 #pragma once
 
+#include "base/list.h"
 #include "base/map.h"
 #include "base/str.h"
 #include "core/base/peer.h"
@@ -16,6 +17,7 @@
 
 struct ps_member;
 struct ps_msg;
+struct ps_msg_row_member;
 struct ps_sched;
 struct ps_sched_conn;
 struct ps_sched_step;
@@ -39,9 +41,11 @@ typedef int ps_sched_answer_check(const struct ps_sched *s,
 
 /* Names of members. When full, a GONE member without a job is forgotten, or
  * else the new one is refused. */
-#define PS_MEMBERS_MAX         8192u
+#define PS_MEMBERS_MAX           8192u
 /* Earlier instances of a name that are still rejected. */
-#define PS_MEMBER_REPLACED_MAX 16u
+#define PS_MEMBER_REPLACED_MAX   16u
+/* Time for which operators see a GONE member that no job refers to. */
+#define PS_MEMBER_GONE_RETENTION PS_SECONDS(300)
 
 /* End of a worker that arrived before its registration, which may still be in
  * flight: messages of a link overtake each other. */
@@ -92,6 +96,14 @@ struct ps_member_witness {
 /* Bytes of the text of a refusal. */
 #define PS_MEMBER_REFUSAL_MAX 63u
 
+/* Grace after the scheduler was isolated, or was started from its file. */
+struct ps_member_grace {
+    ps_time until;   /* Not GONE before this time. */
+    ps_time recv_at; /* last_recv_at when it was granted. */
+    /* No hello to this process yet: it is known from the file. */
+    bool is_restored;
+};
+
 struct ps_member {
     uint32_t node;
     uint8_t role;  /* enum ps_role */
@@ -105,9 +117,7 @@ struct ps_member {
     struct ps_link *link; /* NULL: no link to resume. */
     uint64_t session;
     ps_time last_recv_at;
-    /* Not GONE before this time: grace after the scheduler was isolated. */
-    ps_time grace_until;
-    ps_time grace_recv_at;   /* last_recv_at when that grace was granted. */
+    struct ps_member_grace grace;
     ps_time disconnected_at; /* When the connection was lost; or never. */
     ps_time forget_at;       /* GONE: when the member is forgotten; or never. */
     /* Agent on a fresh link: when workers that it has not reported are LOST;
@@ -128,6 +138,7 @@ struct ps_member {
     struct ps_member_rates rates;
     struct ps_member_pending_exits pending_exits;
     struct ps_misuse misuse;
+    struct ps_list_node unsaved; /* In the list of struct ps_sched_store. */
 };
 
 struct ps_members {
@@ -152,6 +163,9 @@ struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,
 /* Adds a member in state JOINING. The name is new and fits. */
 struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
                                  const char *name);
+/* Adds a member that the file has, SUSPECT or GONE, whose name and node are new. */
+struct ps_member *ps_members_restore(struct ps_members *t,
+                                     const struct ps_msg_row_member *row);
 /* Removes and frees the member. */
 void ps_members_remove(struct ps_members *t, struct ps_member *m);
 uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
@@ -185,6 +199,8 @@ bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker);
 
 /* Restarts the lease of the member. */
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m);
+/* Begins the lease of a member that the file has: with a grace. */
+void ps_sched_lease_restore(struct ps_member *m, ps_time now);
 /* Restarts the lease of a member that sent a message. True: it was SUSPECT and
  * is ACTIVE. */
 bool ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m);

@@ -8,14 +8,13 @@
 #include "core/sched/member/member.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 #include "core/sched/token.h"
 
 #include <string.h>
 
-/* Time for which operators see a GONE member that no job refers to. */
-#define GONE_RETENTION PS_SECONDS(300)
 /* Bytes of a placement message: of a key, and of each partition. */
 #define KEY_HOT_BYTES  1024u
 #define PART_HOT_BYTES 8u
@@ -47,8 +46,9 @@ static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
     close_member_conn(st, m);
     ps_member_drop_link(m);
     m->confirm_at = PS_TIME_NEVER;
-    m->forget_at = ps_time_add(st->now, GONE_RETENTION);
+    m->forget_at = ps_time_add(st->now, PS_MEMBER_GONE_RETENTION);
     ps_sched_move_member(st, m, PS_NODE_STATE_GONE, why);
+    ps_sched_store_member(st->s, m);
     if (m->role == PS_ROLE_SERVER) {
         ps_sched_begin_epoch(st);
         ps_sched_jobs_lose_server(st, m, is_silent, why);
@@ -159,12 +159,13 @@ static void remove_expired_members(struct ps_sched_step *st)
         if (m->forget_at > st->now) {
             i++;
         } else if (member_has_job(st->s, m)) {
-            m->forget_at = ps_time_add(st->now, GONE_RETENTION);
+            m->forget_at = ps_time_add(st->now, PS_MEMBER_GONE_RETENTION);
             i++;
         } else {
             ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is forgotten",
                            ps_role_name(m->role), m->name);
             ps_sched_event_member(st, m, "forgotten", false, NULL);
+            ps_sched_store_remove_member(st->s, m);
             ps_members_remove(t, m);
         }
     }
@@ -342,6 +343,7 @@ static bool evict_gone_member(struct ps_sched *s)
         struct ps_member *m = s->members.sorted[i];
 
         if (m->state == PS_NODE_STATE_GONE && !member_has_job(s, m)) {
+            ps_sched_store_remove_member(s, m);
             ps_members_remove(&s->members, m);
             return true;
         }
@@ -440,6 +442,7 @@ static void send_welcome(struct ps_sched_step *st,
         .instance = s->opt.instance,
         .resumed = resumed,
         .heartbeat_ns = s->opt.heartbeat,
+        .store = s->store.id,
     };
 
     if (member == NULL) {
@@ -468,11 +471,42 @@ static void record_hello(struct ps_sched_step *st, struct ps_member *member,
     member->refusal[0] = '\0';
 }
 
+/* Rule G5: a member that this process has not heard before knows an epoch from an
+ * earlier one. Epochs go on above the greatest. */
+static void note_epoch(struct ps_sched_step *st, struct ps_member *m,
+                       uint32_t epoch)
+{
+    struct ps_sched *s = st->s;
+    struct ps_str text = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
+    /* Another member may have heard of this process before. */
+    const uint32_t known = m->grace.is_restored ? s->store.loaded_epoch
+                                                : s->epoch;
+
+    m->grace.is_restored = false;
+    if (s->store.loaded_epoch == 0 || epoch <= known ||
+        epoch <= s->store.logged_epoch) {
+        return;
+    }
+    s->store.logged_epoch = epoch;
+    ps_str_addf(&text,
+                "state.file is older than the cluster (epoch %u, %s %s knows "
+                "%u): what changed in between is not known here",
+                s->store.loaded_epoch, ps_role_name(m->role), m->name, epoch);
+    ps_effects_log(st->fx, PS_LOG_WARNING, "%s", text.data);
+    ps_sched_event_own(st, "old file", true, text.data);
+    if (s->epoch <= epoch) {
+        s->epoch = epoch;
+        ps_sched_begin_epoch(st);
+    }
+}
+
 static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
                           struct ps_member *member,
                           const struct ps_msg_hello *m)
 {
     const char *address = ps_str_or_empty(m->address);
+    bool has_changed = strcmp(member->address, address) != 0 ||
+                       member->memory_limit != m->memory_limit;
     bool new_server;
     bool resumed;
 
@@ -481,11 +515,16 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
             member_set_gone(st, member, false,
                             "another process has taken its name");
         }
+        /* Above all of earlier schedulers, also if the file is an old one. */
+        member->incarnation = ps_max_u64(member->incarnation,
+                                         st->s->members.incarnation_base);
         ps_member_replace_instance(member, m->instance);
+        has_changed = true;
     }
     if (member->state == PS_NODE_STATE_GONE) {
         member->forget_at = PS_TIME_NEVER;
         ps_sched_move_member(st, member, PS_NODE_STATE_JOINING, NULL);
+        has_changed = true;
     }
     new_server = member->role == PS_ROLE_SERVER &&
                  (member->state == PS_NODE_STATE_JOINING ||
@@ -496,6 +535,10 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_str_copy(member->address, sizeof(member->address), address);
     member->memory_limit = m->memory_limit;
     record_hello(st, member, m);
+    note_epoch(st, member, m->epoch);
+    if (has_changed) {
+        ps_sched_store_member(st->s, member);
+    }
     resumed = attach_conn(st, c, member, m);
     send_welcome(st, c, member, resumed, m);
     ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);

@@ -21,6 +21,7 @@
 #include "core/sched/place/place.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "base/state_table.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
@@ -287,6 +288,9 @@ void ps_sched_migrations_cancel(struct ps_sched_step *st,
         if (mv->state < MIG_COMMITTED) {
             record_failure(j->rebalance, why);
         }
+        if (mv->state != MIG_QUEUED) {
+            ps_sched_store_remove_move(st->s, j, mv->id);
+        }
         ps_free(mv);
     }
     finish_rebalance(st, j);
@@ -362,6 +366,7 @@ static void advance_migration(struct ps_sched_step *st, struct ps_sched_job *j,
     request_source(st, j, mv);
     request_target(st, j, mv);
     if (mv->source.is_done && mv->target.is_done) {
+        ps_sched_store_remove_move(st->s, j, mv->id);
         ps_list_remove(&mv->list_node);
         ps_free(mv);
         j->rebalance->active_count--;
@@ -419,6 +424,11 @@ static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     migration_set_state(mv, MIG_READING);
     j->rebalance->active_count++;
+    ps_sched_store_move(st->s, j, mv->id,
+                        &(struct ps_msg_row_move){.key = mv->key,
+                                                  .index = mv->index,
+                                                  .source = mv->source.node,
+                                                  .target = mv->target.node});
     advance_migration(st, j, mv);
     return true;
 }
@@ -449,6 +459,51 @@ void ps_sched_migrations_start(struct ps_sched_step *st, struct ps_sched_job *j)
     if (ps_list_empty(&j->rebalance->migrations)) {
         finish_rebalance(st, j);
     }
+}
+
+/* A migration of the process before this one, for which servers still keep the
+ * partition: it ends as after a roll-back or a commit. */
+int ps_sched_migration_restore(struct ps_sched *s, struct ps_sched_job *j,
+                               uint64_t number,
+                               const struct ps_msg_row_move *row,
+                               struct ps_str *why)
+{
+    const struct ps_sched_key *k = ps_sched_job_key(j, row->key);
+    struct migration *mv;
+    int rc;
+
+    if (k == NULL || row->index >= k->part_count || number == 0) {
+        ps_str_add(why, "there is no such partition");
+        return PS_E_PROTO;
+    }
+    if (ps_sched_job_server_of(j, row->source) == NULL &&
+        ps_sched_job_server_of(j, row->target) == NULL) {
+        return 0; /* Nobody waits for its end. */
+    }
+    if (j->rebalance == NULL) {
+        ps_sched_migrations_init(j, 0);
+    }
+    s->last_migration_id = ps_max_u64(s->last_migration_id, number - 1);
+    rc = ps_sched_migrations_add(
+        s, j,
+        &(struct ps_sched_part_migration){.key = row->key,
+                                          .index = row->index,
+                                          .source_node = row->source,
+                                          .target_node = row->target});
+    if (rc != 0) {
+        ps_str_add(why, ps_strerror(rc));
+        return rc;
+    }
+    mv = PS_CONTAINER(ps_list_last(&j->rebalance->migrations), struct migration,
+                      list_node);
+    mv->id = number;
+    mv->epoch = s->epoch;
+    mv->state = k->parts[row->index].node == row->target ? MIG_COMMITTED
+                                                         : MIG_ROLLED_BACK;
+    mv->source.is_done = ps_sched_job_server_of(j, row->source) == NULL;
+    mv->target.is_done = ps_sched_job_server_of(j, row->target) == NULL;
+    j->rebalance->active_count++;
+    return 0;
 }
 
 /* ---------------------------------------------------------------- servers */

@@ -148,6 +148,12 @@ struct ps_sched_part_migration {
 PS_MUST_USE int
 ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_job *j,
                         const struct ps_sched_part_migration *m);
+/* Goes on with a migration that the file has: it ends, one way or the other. */
+PS_MUST_USE int ps_sched_migration_restore(struct ps_sched *s,
+                                           struct ps_sched_job *j,
+                                           uint64_t number,
+                                           const struct ps_msg_row_move *row,
+                                           struct ps_str *why);
 /* Starts queued migrations, up to PS_MIGRATIONS_MAX at once, to servers that
  * are ready for the job. */
 void ps_sched_migrations_start(struct ps_sched_step *st,

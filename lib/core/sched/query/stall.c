@@ -438,7 +438,7 @@ static void send_start_row(struct ps_sched_step *st,
     send_stall_row(st, ctl, j,
                    (struct ps_msg_stall_row){
                        .what = missing.total > 0 ? "start" : "start: servers",
-                       .waited_ns = st->now - j->created_at,
+                       .waited_ns = st->now - j->observed.created_at,
                        .waiting_ops = j->workers.count},
                    &missing);
 }

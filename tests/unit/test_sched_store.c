@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A scheduler that ends and goes on from its file (rules G). */
+#include "sched_world.h"
+
+#include "proto/row.h"
+
+static void set_up(void)
+{
+    world_has_file = true;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    world_has_file = false;
+    return 0;
+}
+
+/* All members of the job dial again, and offer what they have. */
+static void come_back(struct job *j)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        drop_inbox(j->s[i]);
+        drop_inbox(j->a[i]);
+        connect_peer(j->w, j->s[i]);
+        connect_peer(j->w, j->a[i]);
+    }
+    for (uint64_t i = 0; i < 4; i++) {
+        struct ps_msg m = make_job_open(1 + i % 2, 4, 2, -1);
+
+        m.job_open.gen = j->gen;
+        deliver_msg(j->w, j->a[i / 2], m);
+        assert_int_equal(last_job_opened(j->a[i / 2])->error, 0);
+    }
+}
+
+static void declare_sgd(struct job *j, uint32_t rank)
+{
+    const struct ps_rec_param params[] = {{.name = "lr", .value = 0.5},
+                                          {.name = "momentum", .value = 0.9}};
+
+    deliver_msg(j->w, j->a[rank / 2],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                                .optimizer_set = {.gen = j->gen,
+                                                  .request = 70 + rank,
+                                                  .name = "sgd",
+                                                  .params = params,
+                                                  .params_count = 2,
+                                                  .rank = rank}});
+    deliver_job_ready(j->w, j->s[0]);
+    deliver_job_ready(j->w, j->s[1]);
+}
+
+static const struct ps_msg_key_opened *key_of(const struct job *j,
+                                              uint32_t agent, const char *name)
+{
+    open_key(j->w, j->a[agent], j->gen, 9, name, 3u << 20);
+    return &last_msg(j->a[agent], PS_MSG_KEY_OPENED)->key_opened;
+}
+
+static void a_job_goes_on(void **state)
+{
+    struct job j;
+    uint32_t node[4];
+    uint64_t store;
+    uint32_t epoch;
+    uint32_t version;
+    uint32_t parts;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    declare_sgd(&j, 0);
+    parts = key_of(&j, 0, "w")->parts;
+    assert_int_equal(parts, 12);
+    store = last_msg(j.a[0], PS_MSG_WELCOME)->welcome.store;
+    assert_true(store != 0);
+    epoch = ps_sched_epoch(j.w->sched);
+    version = last_job_state(j.s[0])->version;
+    for (uint32_t i = 0; i < 2; i++) {
+        node[i] = j.s[i]->node;
+        node[2 + i] = j.a[i]->node;
+    }
+    world_restart_sched(j.w);
+    assert_int_equal(ps_sched_epoch(j.w->sched), epoch);
+    assert_int_equal(ps_sched_job_count(j.w->sched), 1);
+    assert_int_equal(ps_sched_member_count(j.w->sched, PS_ROLE_SERVER,
+                                           PS_NODE_STATE_SUSPECT),
+                     2);
+    come_back(&j);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(j.s[i]->node, node[i]);
+        assert_int_equal(j.a[i]->node, node[2 + i]);
+        assert_true(last_msg(j.a[i], PS_MSG_WELCOME)->welcome.store == store);
+        assert_int_equal(last_msg(j.a[i], PS_MSG_WELCOME)->welcome.incarnation,
+                         1);
+    }
+    /* Rule G6: servers first. */
+    assert_null(find_msg(j.a[0], PS_MSG_JOB_STATE));
+    assert_int_equal(last_job_state(j.s[0])->version, version + 1);
+    assert_string_equal(last_job_state(j.s[0])->optimizer, "sgd");
+    deliver_job_ready(j.w, j.s[0]);
+    assert_null(find_msg(j.a[0], PS_MSG_JOB_STATE));
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(last_job_state(j.a[0])->version, version + 1);
+    assert_int_equal(last_job_state(j.a[1])->ranks_count, 4);
+    assert_int_equal(ps_sched_epoch(j.w->sched), epoch);
+    /* The key is the same one, and declarations are compared with the first. */
+    assert_int_equal(key_of(&j, 1, "w")->key, 0);
+    assert_int_equal(key_of(&j, 1, "w")->parts, parts);
+    assert_int_equal(key_of(&j, 1, "v")->key, 1);
+    declare_sgd(&j, 3);
+    assert_int_equal(
+        last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
+    finish_job(&j);
+}
+
+static void a_job_that_ended_is_told_so(void **state)
+{
+    struct job j;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_FAIL);
+    (void)key_of(&j, 0, "w");
+    assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_KEY), 1);
+    assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_RANK), 4);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    for (uint32_t i = 1; i < 4; i++) {
+        deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
+    }
+    assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_STATE), 0);
+    assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_KEY), 0);
+    assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_RANK), 0);
+    assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_ENDED), 1);
+    world_restart_sched(j.w);
+    drop_inbox(j.a[1]);
+    connect_peer(j.w, j.a[1]);
+    struct ps_msg m = make_job_open(1, 4, 2, -1);
+
+    m.job_open.gen = j.gen;
+    deliver_msg(j.w, j.a[1], m);
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_JOBFAILED);
+    expect_substring(last_job_opened(j.a[1])->text, "rank 0 on a0 was lost");
+    end_world(j.w);
+}
+
+static void members_that_do_not_return_are_lost(void **state)
+{
+    struct job j;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    world_restart_sched(j.w);
+    drop_inbox(j.a[0]);
+    connect_peer(j.w, j.s[0]);
+    connect_peer(j.w, j.s[1]);
+    connect_peer(j.w, j.a[0]);
+    for (uint64_t i = 1; i <= 2; i++) {
+        struct ps_msg m = make_job_open(i, 4, 2, -1);
+
+        m.job_open.gen = j.gen;
+        deliver_msg(j.w, j.a[0], m);
+    }
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    advance_time(j.w, PS_SECONDS(9));
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LIVE);
+    advance_time(j.w, PS_SECONDS(5));
+    assert_int_equal(last_job_state(j.a[0])->ranks[1].state,
+                     PS_RANK_STATE_LIVE);
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LOST);
+    /* And again: a rank that is LOST stays so, and the agent is GONE. */
+    world_restart_sched(j.w);
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_GONE),
+        1);
+    come_back(&j);
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    advance_time(j.w, PS_SECONDS(1));
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LIVE);
+    finish_job(&j);
+}
+
+static void barriers_go_on(void **state)
+{
+    struct job j;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        deliver_barrier_enter(j.w, j.a[rank / 2], j.gen, 1, &rank, 1);
+    }
+    assert_int_equal(last_msg(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number,
+                     1);
+    world_restart_sched(j.w);
+    come_back(&j);
+    /* a1 has not heard that it is open, and a0 has passed it. */
+    deliver_barrier_enter(j.w, j.a[1], j.gen, 1, (uint32_t[]){2, 3}, 2);
+    assert_null(find_msg(j.a[1], PS_MSG_BARRIER_DONE));
+    deliver_msg(
+        j.w, j.a[0],
+        (struct ps_msg){
+            .code = PS_MSG_BARRIER_ENTER,
+            .barrier_enter = {.gen = j.gen, .number = 1, .is_open = true}});
+    assert_int_equal(last_msg(j.a[1], PS_MSG_BARRIER_DONE)->barrier_done.number,
+                     1);
+    finish_job(&j);
+}
+
+static void an_old_file_is_noticed(void **state)
+{
+    struct rows old = {0};
+    struct job j;
+    struct ps_msg hello;
+    uint32_t epoch;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    rows_copy(&old, &j.w->rows);
+    join_peer(j.w, PS_ROLE_SERVER, "s2");
+    epoch = ps_sched_epoch(j.w->sched);
+    rows_copy(&j.w->rows, &old);
+    rows_fini(&old);
+    world_restart_sched(j.w);
+    assert_true(ps_sched_epoch(j.w->sched) < epoch);
+    hello = make_hello(j.a[0]);
+    hello.hello.epoch = epoch;
+    open_peer_conn(j.w, j.a[0]);
+    deliver_unsequenced(j.w, j.a[0], hello);
+    expect_substring(j.w->story,
+                     "state.file is older than the cluster (epoch 2, agent a0 "
+                     "knows 3)");
+    assert_int_equal(ps_sched_epoch(j.w->sched), epoch + 1);
+    come_back(&j);
+    finish_job(&j);
+}
+
+static void a_member_of_another_process_is_no_sign_of_an_old_file(void **state)
+{
+    struct job j;
+    struct ps_msg hello;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    world_restart_sched(j.w);
+    join_peer(j.w, PS_ROLE_SERVER, "s2");
+    hello = make_hello(j.a[0]);
+    open_peer_conn(j.w, j.a[0]);
+    hello.hello.epoch = 2;
+    deliver_unsequenced(j.w, j.a[0], hello);
+    lose_conn(j.w, j.a[0]);
+    open_peer_conn(j.w, j.a[0]);
+    hello.hello.epoch = 3;
+    deliver_unsequenced(j.w, j.a[0], hello);
+    assert_null(strstr(j.w->story, "state.file is older"));
+    come_back(&j);
+    finish_job(&j);
+}
+
+/* ------------------------------------------------------------ hostile files */
+
+/* A file with a job of each kind of row. */
+static struct job with_all_rows(void)
+{
+    struct job j;
+
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    declare_sgd(&j, 0);
+    (void)key_of(&j, 0, "w");
+    (void)key_of(&j, 0, "v");
+    deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
+    advance_time(j.w, PS_SECONDS(1));
+    return j;
+}
+
+/* A scheduler that reads the rows and runs for a while. True: it took them. */
+static bool takes(struct world *w, struct ps_str *why)
+{
+    bool ok;
+
+    world_end_sched(w);
+    ok = world_begin_sched(w, why) == 0;
+    assert_true(ok == (why->len == 0));
+    if (ok) {
+        advance_time(w, PS_SECONDS(20));
+    }
+    return ok;
+}
+
+static void files_without_a_row_are_refused(void **state)
+{
+    struct job j = with_all_rows();
+    struct rows all = {0};
+
+    (void)state;
+    rows_copy(&all, &j.w->rows);
+    for (uint32_t i = 0; i < all.count; i++) {
+        const uint8_t kind = all.list[i].key.kind;
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+        struct ps_fx fx = {.type = PS_FX_STORE};
+        struct ps_store_row row = {
+            .kind = kind, .a = all.list[i].key.a, .b = all.list[i].key.b};
+
+        fx.store.rows = &row;
+        fx.store.count = 1;
+        rows_copy(&j.w->rows, &all);
+        rows_apply(&j.w->rows, &fx);
+        assert_int_equal(j.w->rows.count, all.count - 1);
+        /* Of keys the last ones may be missing, and declarations. */
+        assert_int_equal(takes(j.w, &why),
+                         kind == PS_SCHED_ROW_OPTIMIZER ||
+                             (kind == PS_SCHED_ROW_KEY && row.b == 1));
+    }
+    rows_fini(&all);
+    world_free(j.w);
+}
+
+static void files_with_a_changed_byte_do_no_harm(void **state)
+{
+    struct job j = with_all_rows();
+    struct rows all = {0};
+    uint32_t refused = 0;
+    uint32_t tried = 0;
+
+    (void)state;
+    rows_copy(&all, &j.w->rows);
+    for (uint32_t i = 0; i < all.count; i++) {
+        for (size_t at = 0; at < all.list[i].len; at += 3) {
+            struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+            rows_copy(&j.w->rows, &all);
+            j.w->rows.list[i].bytes[at] ^= (uint8_t)(1u << at % 8);
+            refused += !takes(j.w, &why);
+            tried++;
+        }
+    }
+    assert_true(tried > 300 && refused > tried / 3);
+    rows_fini(&all);
+    world_free(j.w);
+}
+
+static void files_of_others_are_refused(void **state)
+{
+    struct job j = with_all_rows();
+    struct row *meta = rows_find(
+        &j.w->rows, (struct ps_sched_row_key){PS_SCHED_ROW_META, 0, 0});
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_msg m = {.code = PS_MSG_ROW_META,
+                       .row_meta = {.layout = PS_SCHED_STORE_LAYOUT,
+                                    .store = 5,
+                                    .cluster = "other"}};
+
+    (void)state;
+    ps_free(meta->bytes);
+    assert_int_equal(ps_row_encode(&m, NULL, 0, &meta->bytes, &meta->len), 0);
+    assert_false(takes(j.w, &why));
+    expect_substring(why.data, "it is of cluster 'other', not of 'c'");
+    ps_str_init(&why, why.data, why.cap);
+    m.row_meta.cluster = "c";
+    m.row_meta.layout = 7;
+    ps_free(meta->bytes);
+    assert_int_equal(ps_row_encode(&m, NULL, 0, &meta->bytes, &meta->len), 0);
+    assert_false(takes(j.w, &why));
+    expect_substring(why.data, "it has layout 7");
+    world_free(j.w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_job_goes_on, tear_down),
+        cmocka_unit_test_teardown(a_job_that_ended_is_told_so, tear_down),
+        cmocka_unit_test_teardown(members_that_do_not_return_are_lost,
+                                  tear_down),
+        cmocka_unit_test_teardown(barriers_go_on, tear_down),
+        cmocka_unit_test_teardown(an_old_file_is_noticed, tear_down),
+        cmocka_unit_test_teardown(
+            a_member_of_another_process_is_no_sign_of_an_old_file, tear_down),
+        cmocka_unit_test_teardown(files_without_a_row_are_refused, tear_down),
+        cmocka_unit_test_teardown(files_with_a_changed_byte_do_no_harm,
+                                  tear_down),
+        cmocka_unit_test_teardown(files_of_others_are_refused, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
