@@ -2,6 +2,7 @@
 """Real daemons and workers for tests: started on free ports, waited for with
 deadlines, never with pauses, and ended."""
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from fd_store import FdStore
 
 BUILD = Path(os.environ.get("PSKV_BUILD_DIR", "build")).resolve()
 # The library that Python loads: without a sanitizer's code, which the daemons
@@ -209,17 +212,27 @@ def crash_of(name, code, text):
 
 
 class Daemon:
-    def __init__(self, name, argv, folder, env=None):
+    def __init__(self, name, argv, folder, env=None, store=None):
+        """`store`: an FdStore, as of a service manager."""
         self.name = name
         self.log = folder / f"{name}.log"
         self.port_file = folder / f"{name}.port"
         read, write = os.pipe()
         self.ready = read
-        out = open(self.log, "wb")
+        argv = argv + ["--ready-fd", str(write)]
+        env = env or clean_env()
+        fds = []
+        if store is not None:
+            # The store's is 3 there.
+            again = fcntl.fcntl(write, fcntl.F_DUPFD, 10)
+            os.close(write)
+            write = again
+            argv, more, fds = store.command(argv[:-1] + [str(write)])
+            env = env | more
+        out = open(self.log, "ab" if fds else "wb")
         self.process = subprocess.Popen(
-            argv + ["--ready-fd", str(write)], stdin=subprocess.DEVNULL,
-            stdout=out, stderr=out, pass_fds=[write],
-            env=env or clean_env(), preexec_fn=die_with_parent)
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            pass_fds=[write, *fds], env=env, preexec_fn=die_with_parent)
         out.close()
         os.close(write)
 
@@ -241,6 +254,12 @@ class Daemon:
 
     def alive(self):
         return self.process.poll() is None
+
+    def kept(self):
+        """Number of the process that a keeper has started; 0: none now."""
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        children = path.read_text().split()
+        return int(children[0]) if children else 0
 
     def crash(self):
         return crash_of(self.name, self.process.poll(), self.text())
@@ -301,7 +320,8 @@ class Trio:
     def __init__(self, folder, servers=2, agents=1, options=(),
                  server_options=(), agent_options=(), order=None, level="info",
                  sched_ready=None, server_command=(), agent_command=(),
-                 owner=None, daemon_options=None, builds=None):
+                 owner=None, daemon_options=None, builds=None,
+                 keep=None):
         self.folder = folder
         folder.mkdir()
         if owner is not None:
@@ -319,6 +339,10 @@ class Trio:
         self.daemon_options = daemon_options or (lambda name: [])
         # Build folder of one daemon, by its name, in place of BUILD.
         self.builds = builds or {}
+        # State memory of servers outlives the process: "keeper", or "store", as
+        # with a service manager; None: it does not.
+        self.keep = keep
+        self.stores = {}
         self.order = order
         self.level = level
         # The address is known before psched starts, and when it restarts.
@@ -366,6 +390,7 @@ class Trio:
                     [program("psserver", build)] + argv)
             options = ["listen.port=0", f"node.name={name}",
                        "scheduler.retry.max=1s"] + self.server_options
+            argv += ["--keep"] if self.keep == "keeper" else []
         else:
             argv = (self.agent_command + sandbox("psworker-agent") +
                     [program("psworker-agent", build)] + argv)
@@ -381,7 +406,12 @@ class Trio:
             argv += ["-o", option]
         if name in self.daemons:  # Its log is overwritten.
             assert not self.daemons[name].crash(), self.daemons[name].crash()
-        self.daemons[name] = Daemon(name, argv, self.folder)
+        store = None
+        if self.keep == "store" and name in self.server_names:
+            if name not in self.stores:
+                self.stores[name] = FdStore(self.folder / f"{name}.notify")
+            store = self.stores[name]
+        self.daemons[name] = Daemon(name, argv, self.folder, store=store)
         return self.daemons[name]
 
     def start(self):
@@ -409,6 +439,9 @@ class Trio:
                if d.await_end(deadline) and not d.crash()]
         for d in self.daemons.values():
             d.stop(deadline)
+        for store in self.stores.values():
+            store.close()
+        self.stores = {}
         self.reserved.close()
         # Also those that a test has seen end.
         bad += [d.crash() for d in self.daemons.values() if d.crash()]
