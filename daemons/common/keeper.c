@@ -35,7 +35,7 @@
  * EARLY of their start. */
 #define DELAY_MIN PS_MILLIS(100)
 #define DELAY_MAX PS_SECONDS(5)
-#define EARLY     PS_SECONDS(10)
+#define EARLY     PS_SECONDS(1)
 /* Children in a row that may die so early: what they inherit may be what kills
  * them. */
 #define EARLY_MAX 10u
