@@ -42,9 +42,9 @@ def declare(job, folder, optimizer):
     return " ".join(map(str, keys))
 
 
-def rounds(t, name, optimizer, disturb, phases=6, count=60):
+def rounds(t, name, optimizer, disturb, phases=6, count=60, **options):
     """Hashes over all results of rounds, while `disturb` does what it does."""
-    with Job(t, 4, name, **LIMIT) as job:
+    with Job(t, 4, name, **LIMIT, **options) as job:
         keys = declare(job, t.folder, optimizer)
         seen = []
         for phase in range(phases):
