@@ -715,11 +715,73 @@ static void pending_free(struct ps_sched_norm *n)
          "if (flow->finish - f->now >= TURN) {",
          "    if (flow->finish - f->now == UINT64_MAX) {"),
     ],
+    "server/merge: names the states of a step before they are computed": [
+        ("lib/core/server/merge.c",
+         """    if (run->encoded.buf != NULL) {
+        add_encode(run, c);
+    }
+    ps_server_merge_submit(st, run, c);""",
+         """    if (run->encoded.buf != NULL) {
+        add_encode(run, c);
+    }
+    ps_server_merge_submit(st, run, c);
+    ps_server_merge_install_next(run);"""),
+    ],
+    "server/kept: answers before state memory has the version": [
+        ("lib/core/server/server.c",
+         "ps_server_kept_write(&st);",
+         "    if (ev->type == PS_EV_TICK) {"
+         " ps_server_kept_write(&st); }"),
+    ],
+    "server/step: writes states in place that a record names": [
+        ("lib/core/server/step.c",
+         "(state->refs > 1 || job->store.records != NULL);",
+         "           (state->refs > 1 && job->store.records == NULL);"),
+    ],
+    "server/kept: counts pushes again that the process before has applied": [
+        ("lib/core/server/kept.c",
+         "m.clocks_count = rec->slots;",
+         "        m.clocks_count = 0;"),
+    ],
+    "server/kept: keeps the values alone": [
+        ("lib/core/server/kept.c",
+         "if (rec->ranges[i].bytes != 0) {",
+         "        if (rec->ranges[i].bytes != 0 && i == 0) {"),
+    ],
+    "part/records: takes the older of two records": [
+        ("lib/core/part/records.c",
+         "sequence[1] > sequence[0]);",
+         "                            sequence[1] < sequence[0]);"),
+    ],
+    "part/records: counts a record that is half written": [
+        ("lib/core/part/records.c",
+         "    encode(rec, sequence, bytes);",
+         "    encode(rec, sequence, bytes);\n"
+         "    store_sequence(r, to, sequence);"),
+        ("lib/core/part/records.c",
+         "f.sum != XXH3_64bits(bytes + SUM_BYTES, PLACE_BYTES - SUM_BYTES)) {",
+         "        f.sum == 1) {"),
+    ],
+    "part/records: believes where a record says its buffers are": [
+        ("lib/core/part/records.c",
+         "if (is[k] && rec[k].gen != 0 && has_valid_ranges(r, &rec[k])) {",
+         "        if (is[k] && (rec[k].gen == 0 || has_valid_ranges(r, &rec[k])"
+         " || rec[k].gen != 0)) {"),
+    ],
+    "server/admission: takes the place of its predecessor": [
+        ("lib/core/server/admission.c",
+         "if (place != NULL && place->instance != s->opt.instance) {",
+         "    if (place != NULL && place->instance == 0) {"),
+    ],
 }
 
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "part/records: believes where a record says its buffers are":
+        "unit/test_server_kept.c",
+    "server/admission: takes the place of its predecessor":
+        "unit/test_server_kept.c",
     "sched/diverged: takes ranks that can go on for ranks that wait":
         "unit/test_sched_ask.c",
     "sched/diverged: takes a quiet process for a still one":

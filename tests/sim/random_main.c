@@ -537,6 +537,26 @@ static void add_faults(struct world_options *o)
     }
 }
 
+/* Servers die, and begin again with their state memory. */
+static void add_kept(struct world_options *o)
+{
+    struct ps_rng r;
+
+    ps_rng_init(&r, ~o->seed);
+    /* A recording ends with its process; and another member must hear the one
+     * that is cut off. */
+    if (has_rows(o) || o->profile || o->faults.lose_server ||
+        o->faults.isolate || o->faults.part || o->faults.sched_crash ||
+        !ps_rng_chance(&r, 500)) {
+        return;
+    }
+    o->faults.keep_crash = 1 + (uint32_t)ps_rng_below(&r, 5);
+    /* The new process does not know which partitions have moved away. */
+    o->faults.rebalance = 0;
+    /* A step needs the states of two versions. */
+    o->store_budget *= 2;
+}
+
 /* True if workers may end with an error. */
 static bool may_fail(const struct world_options *o)
 {
@@ -700,6 +720,7 @@ static bool run_seed(uint64_t seed, enum trace trace, struct totals *t)
 
     if (ok) {
         add_faults(&o);
+        add_kept(&o);
         o.trace = trace == TRACE_FAULTY;
         ok = run(&o, &faulty, t);
     } else {
@@ -733,6 +754,7 @@ static void print_shape(uint64_t seed)
     struct world_options o = shape_of(seed);
 
     add_faults(&o);
+    add_kept(&o);
     printf(
         "seed %llu: %u jobs, %u servers, %u agents, %u workers, %u rounds, "
         "%u keys, "
@@ -743,7 +765,8 @@ static void print_shape(uint64_t seed)
         "halves %u, compression "
         "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
         "sleep %u/s, output %u, lose server "
-        "%d, isolate %d, part %d, end sched %d, lies %d, contradict %d\n",
+        "%d, isolate %d, part %d, end sched %d, lies %d, contradict %d, kept "
+        "%u/s\n",
         (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers, o.agents,
         o.workers, o.rounds, o.key_count, (unsigned)o.initial_credit,
         (unsigned)o.credit_window, ps_mode_name(o.mode), o.optimizer, o.norms,
@@ -758,7 +781,7 @@ static void print_shape(uint64_t seed)
         o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
         o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
         o.faults.lose_server, o.faults.isolate, o.faults.part,
-        o.faults.sched_crash, o.faults.lies, o.contradict);
+        o.faults.sched_crash, o.faults.lies, o.contradict, o.faults.keep_crash);
 }
 
 /* Shared by all processes. */

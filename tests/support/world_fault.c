@@ -202,7 +202,7 @@ static void lose_kept_server(struct world *w)
     struct wnode *n = &w->node[1 + victim];
     const ps_time away = world_delay(
         w, PS_MILLIS(1),
-        ps_rng_chance(&w->rng, 700) ? PS_MILLIS(100) : PS_SECONDS(3));
+        ps_rng_chance(&w->rng, 700) ? PS_MILLIS(100) : PS_SECONDS(1));
 
     if (!n->alive || n->state.die_at > n->state.stores) {
         return;
