@@ -2,8 +2,9 @@
 /* One connection, and a peer that sends frames of any messages, changed frames
  * and other bytes, in any pieces, before and behind its hello. The first byte
  * chooses the sides, the second one the transport: TCP, one that conceals the
- * bytes, a Unix socket, a same-host peer. The user of the connection refuses
- * payloads, pauses, sends, finishes and closes.
+ * bytes, a Unix socket, a same-host peer. The user of the connection welcomes,
+ * refuses payloads, pauses, sends, finishes and closes. Frames have checksums
+ * once both sides agree on them.
  *
  * A plain reader of all bytes at once finds the frames that the connection
  * delivered, with the same headers and payloads, and the same reason for its
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "net/checksum.h"
 #include "net/conn.h"
 #include "net/loop.h"
 #include "proto/msg_codec.h"
@@ -79,7 +81,9 @@ struct run {
     uint8_t *place; /* Of the payload that arrives. */
     uint8_t answer; /* To the next payloads. */
     bool has_paused;
-    bool interferes; /* The user has ended the connection. */
+    bool has_welcomed;
+    bool has_checksums; /* Frames of the peer from now on. */
+    bool interferes;    /* The user has ended the connection. */
     bool is_closed;
     int rc;
     unsigned pending; /* Frames of the user that are not done. */
@@ -107,7 +111,65 @@ static uint64_t hash_msg(const struct ps_msg *msg)
     return hash(frame, len);
 }
 
+/* The first sample of the message with this code; NULL: there is none. */
+static const struct ps_msg *sample_of(unsigned code, size_t kind)
+{
+    for (size_t i = kind; i < ps_samples_count(); i += 3) {
+        if ((unsigned)ps_sample(i)->code == code) {
+            return ps_sample(i);
+        }
+    }
+    return NULL;
+}
+
+/* True if frames behind this first one of the peer have checksums (rule F5). */
+static bool agrees_on_checksums(const struct run *r, const struct ps_msg *msg)
+{
+    switch (msg->code) {
+    case PS_MSG_WELCOME:
+        return msg->welcome.checksums;
+    case PS_MSG_HELLO:
+        return r->has_welcomed && msg->hello.checksums &&
+               msg->hello.protocol >= 2 && msg->hello.role != PS_ROLE_CTL &&
+               r->way != SAME_HOST;
+    default:
+        return false;
+    }
+}
+
+/* Of the header behind a prefix. */
+static uint64_t header_checksum(const uint8_t *prefix, const uint8_t *header,
+                                size_t len)
+{
+    const struct iovec first = {(void *)prefix, PS_FRAME_PREFIX};
+    const struct iovec second = {(void *)header, len};
+
+    return ps_checksum(&second, 1, ps_checksum(&first, 1, 0));
+}
+
+static uint64_t payload_checksum(const uint8_t *bytes, size_t len)
+{
+    const struct iovec piece = {(void *)bytes, len};
+
+    return len > 0 ? ps_checksum(&piece, 1, 0) : 0;
+}
+
 /* ------------------------------------------------------------------ the user */
+
+static void on_done(void *ctx);
+
+static void welcome(struct run *r)
+{
+    const struct ps_msg *msg = sample_of(PS_MSG_WELCOME, PS_SAMPLE_TYPICAL);
+
+    r->has_welcomed = true;
+    if (ps_conn_send(r->conn, &(struct ps_conn_frame){.msg = msg,
+                                                      .pass_fd = -1,
+                                                      .done = on_done,
+                                                      .ctx = r}) == 0) {
+        r->pending++;
+    }
+}
 
 static int on_header(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
                      uint64_t len, void **ret_dst)
@@ -152,6 +214,12 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
     }
     fd = ps_conn_pop_fd(c);
     assert(fd < 0);
+    if (r->frame_count == 1) {
+        if (msg->code == PS_MSG_HELLO && r->answer % 8 >= 4) {
+            welcome(r);
+        }
+        r->has_checksums = agrees_on_checksums(r, msg);
+    }
 }
 
 static void on_sent(void *ctx, struct ps_conn *c, uint64_t queued)
@@ -267,17 +335,6 @@ static enum ps_role choose_role(struct run *r)
     return lowest_role(roles != 0 ? roles : r->sides->peer_roles);
 }
 
-/* The first sample of the message with this code; NULL: there is none. */
-static const struct ps_msg *sample_of(unsigned code, size_t kind)
-{
-    for (size_t i = kind; i < ps_samples_count(); i += 3) {
-        if ((unsigned)ps_sample(i)->code == code) {
-            return ps_sample(i);
-        }
-    }
-    return NULL;
-}
-
 /* A sample of some message, mostly one that may come from the peer. A byte names
  * its code, or one below: an input keeps its meaning when messages are added. */
 static const struct ps_msg *choose_sample(struct run *r, enum ps_role from,
@@ -316,6 +373,21 @@ static size_t choose_payload(struct run *r, unsigned code)
     return 0;
 }
 
+/* Inserts the checksums of a frame with this payload. Returns its length. */
+static size_t add_checksums(uint8_t *frame, size_t len, size_t payload_len)
+{
+    uint8_t *header = frame + PS_FRAME_PREFIX;
+    const size_t header_len = len - PS_FRAME_PREFIX - payload_len;
+    const struct ps_fixed_frame_checksums sums = {
+        .header = header_checksum(frame, header, header_len),
+        .payload = payload_checksum(header + header_len, payload_len)};
+
+    memmove(header + PS_FIXED_FRAME_CHECKSUMS_BYTES, header,
+            header_len + payload_len);
+    ps_fixed_put_frame_checksums(header, &sums);
+    return len + PS_FIXED_FRAME_CHECKSUMS_BYTES;
+}
+
 /* Sends a frame, which is changed if the next byte says so. */
 static void send_frame(struct run *r, const struct ps_msg *msg)
 {
@@ -326,11 +398,16 @@ static void send_frame(struct run *r, const struct ps_msg *msg)
     size_t at;
 
     assert(ps_msg_encode(msg, PS_PROTOCOL, payload_len, frame,
-                         sizeof(frame) - payload_len, &len) == 0);
+                         sizeof(frame) - payload_len -
+                             PS_FIXED_FRAME_CHECKSUMS_BYTES,
+                         &len) == 0);
     for (size_t i = 0; i < payload_len; i++) {
         frame[len + i] = (uint8_t)(r->sent_len + i * 7);
     }
     len += payload_len;
+    if (r->has_checksums) {
+        len = add_checksums(frame, len, payload_len);
+    }
     switch (way) {
     case 240: /* Its prefix is another one. */
     case 241:
@@ -426,7 +503,8 @@ struct model {
     const struct run *run;
     uint32_t roles; /* That the peer may have. */
     size_t at;
-    size_t count; /* Frames so far. */
+    size_t count;       /* Frames so far. */
+    bool has_checksums; /* The frames behind them. */
 };
 
 static bool is_first_code(const struct sides *s, unsigned code)
@@ -479,6 +557,8 @@ static int read_frame(struct model *m)
     const struct run *r = m->run;
     const uint8_t *at = r->sent + m->at;
     size_t left = r->sent_len - m->at;
+    size_t head_len = PS_FRAME_PREFIX;
+    struct ps_fixed_frame_checksums sums = {0};
     struct ps_frame_prefix p;
     struct ps_msg msg;
     int rc;
@@ -497,11 +577,18 @@ static int read_frame(struct model *m)
     if (rc != 0) {
         return rc;
     }
-    if (left - PS_FRAME_PREFIX < p.header_len) {
+    if (m->has_checksums) {
+        head_len += PS_FIXED_FRAME_CHECKSUMS_BYTES;
+    }
+    if (left < head_len + p.header_len) {
         return PS_E_CLOSED;
     }
-    rc = ps_msg_decode(decoder, p.code, at + PS_FRAME_PREFIX, p.header_len,
-                       &msg);
+    if (m->has_checksums &&
+        (!ps_fixed_get_frame_checksums(at + PS_FRAME_PREFIX, &sums) ||
+         sums.header != header_checksum(at, at + head_len, p.header_len))) {
+        return PS_E_IO;
+    }
+    rc = ps_msg_decode(decoder, p.code, at + head_len, p.header_len, &msg);
     if (rc != 0) {
         return rc;
     }
@@ -511,15 +598,23 @@ static int read_frame(struct model *m)
             return PS_E_PERM;
         }
     }
-    m->at += PS_FRAME_PREFIX + p.header_len;
+    m->at += head_len + p.header_len;
     if (r->sent_len - m->at < p.payload_len) {
         return PS_E_CLOSED;
     }
+    at = r->sent + m->at;
+    const bool is_wrong = m->has_checksums && p.payload_len > 0 &&
+                          sums.payload != payload_checksum(at, p.payload_len);
+
     if (m->count == r->frame_count) {
-        return r->interferes ? PS_E_CLOSED : PS_E_BUG;
+        return r->interferes ? PS_E_CLOSED : is_wrong ? PS_E_IO : PS_E_BUG;
     }
+    assert(!is_wrong || !r->frames[m->count].has_payload);
     check_frame(m, &r->frames[m->count++], &msg, p.payload_len);
     m->at += p.payload_len;
+    if (m->count == 1) {
+        m->has_checksums = agrees_on_checksums(r, &msg);
+    }
     return 0;
 }
 
@@ -581,7 +676,9 @@ static void send_answer(struct run *r)
     const struct ps_msg *msg = choose_sample(r, r->sides->self, to);
     int rc;
 
-    if (r->is_closed || !ps_conn_is_open(r->conn)) {
+    /* A welcome answers a hello, at once. */
+    if (r->is_closed || !ps_conn_is_open(r->conn) ||
+        msg->code == PS_MSG_WELCOME) {
         return;
     }
     rc = ps_conn_send(
