@@ -39,6 +39,11 @@
  * of the memory, for the loss of two hosts within the time of a refill. */
 #define PS_REPLICAS_MAX            2u
 #define PS_SERVERS_MAX             256u
+/* Confirmations of copies in one message. */
+#define PS_COPIES_CONFIRMED_MAX    256u
+/* Bytes of copies on their way to a backup: enough for the delay of a fast
+ * network, and what a server that falls behind may cost. */
+#define PS_COPYING_BYTES_MAX       (64ull * 1024u * 1024u)
 /* Names of the training scalars of one job; further ones are refused. Enough for
  * curves that a person compares, and a page of metrics stays short. */
 #define PS_SCALARS_MAX             32u

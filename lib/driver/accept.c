@@ -20,9 +20,8 @@
 /* Roles whose connections a daemon accepts by TCP, as bits. */
 static uint32_t accepted_roles(enum ps_role self)
 {
-    return self == PS_ROLE_SCHED
-               ? 1u << PS_ROLE_SERVER | 1u << PS_ROLE_AGENT | 1u << PS_ROLE_CTL
-               : 1u << PS_ROLE_AGENT;
+    return 1u << PS_ROLE_SERVER | 1u << PS_ROLE_AGENT |
+           (self == PS_ROLE_SCHED ? 1u << PS_ROLE_CTL : 0);
 }
 
 /* The scheduler's Unix socket is for tools, an agent's for workers. */

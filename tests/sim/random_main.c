@@ -378,6 +378,16 @@ static void add_connections(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* Copies of all partitions at a second server. */
+static void add_copies(struct world_options *o, struct ps_rng *r)
+{
+    if (o->servers > 1 && o->mode == PS_MODE_SYNC && !has_rows(o) &&
+        ps_rng_chance(r, 400)) {
+        o->replicas = 2;
+        o->store_budget *= 2;
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -425,6 +435,7 @@ static struct world_options shape_of(uint64_t seed)
     o.profile = ps_rng_chance(&r, 250);
     o.tokens = ps_rng_chance(&r, 250);
     o.reports = ps_rng_chance(&r, 250);
+    add_copies(&o, &r);
     return o;
 }
 
@@ -449,6 +460,19 @@ static bool asks_alone(const struct world_options *o)
 static bool has_unique_server_state(const struct world_options *o)
 {
     return o->optimizer || o->init || has_rows(o) || compresses_both(o);
+}
+
+/* Losses of servers one after the other; jobs with copies outlive all of them. */
+static void add_copy_faults(struct world_options *o, struct ps_rng *r)
+{
+    o->faults.rebalance = 0;
+    if (ps_rng_chance(r, 700)) {
+        o->faults.isolate = false;
+        o->faults.copy_loss = 1 + (uint32_t)ps_rng_below(r, 8);
+        o->faults.server_back = true;
+        o->think_time = ps_rng_chance(r, 500) ? PS_SECONDS(3) / o->rounds
+                                              : o->think_time;
+    }
 }
 
 static void add_faults(struct world_options *o)
@@ -535,6 +559,9 @@ static void add_faults(struct world_options *o)
         o->faults.sched_deaths = 1 + (uint32_t)(o->seed / 6 % 4);
         o->think_time = PS_SECONDS(4) / o->rounds;
     }
+    if (o->replicas > 1) {
+        add_copy_faults(o, &r);
+    }
 }
 
 /* Servers die, and begin again with their state memory. */
@@ -544,8 +571,9 @@ static void add_kept(struct world_options *o)
 
     ps_rng_init(&r, ~o->seed);
     /* A recording ends with its process; and another member must hear the one
-     * that is cut off. */
-    if (has_rows(o) || o->profile || o->faults.lose_server ||
+     * that is cut off. A server has no copies of others' partitions in its
+     * memory. */
+    if (has_rows(o) || o->profile || o->replicas > 1 || o->faults.lose_server ||
         o->faults.isolate || o->faults.part || o->faults.sched_crash ||
         !ps_rng_chance(&r, 500)) {
         return;
@@ -562,6 +590,9 @@ static bool may_fail(const struct world_options *o)
 {
     if (o->faults.sched_crash) {
         return true;
+    }
+    if (o->replicas > 1) {
+        return false;
     }
     if (o->faults.isolate) {
         return asks_alone(o) || has_unique_server_state(o);
@@ -766,7 +797,7 @@ static void print_shape(uint64_t seed)
         "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
         "sleep %u/s, output %u, lose server "
         "%d, isolate %d, part %d, end sched %d, lies %d, contradict %d, kept "
-        "%u/s\n",
+        "%u/s, replicas %u, losses %u/s\n",
         (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers, o.agents,
         o.workers, o.rounds, o.key_count, (unsigned)o.initial_credit,
         (unsigned)o.credit_window, ps_mode_name(o.mode), o.optimizer, o.norms,
@@ -781,7 +812,8 @@ static void print_shape(uint64_t seed)
         o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
         o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
         o.faults.lose_server, o.faults.isolate, o.faults.part,
-        o.faults.sched_crash, o.faults.lies, o.contradict, o.faults.keep_crash);
+        o.faults.sched_crash, o.faults.lies, o.contradict, o.faults.keep_crash,
+        o.replicas, o.faults.copy_loss);
 }
 
 /* Shared by all processes. */

@@ -38,6 +38,8 @@ struct world_faults {
     /* Servers killed per second that begin again with their state memory, some
      * of them at a store into it. */
     uint32_t keep_crash;
+    /* Of servers of jobs with copies, whenever all of these are there. */
+    uint32_t copy_loss;
     bool lose_server; /* One server dies during the job. */
     /* With lose_server: it is restarted, without its memory. */
     bool server_back;
@@ -128,6 +130,7 @@ struct world_options {
         struct ps_rec_param param[4];
         uint32_t params;
     } compress;
+    uint32_t replicas; /* 2: servers have copies; 0: they have none. */
     enum ps_placement placement;
     uint64_t big_array_bound;
     uint32_t partition_bytes;

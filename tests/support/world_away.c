@@ -65,8 +65,10 @@ static bool is_taken(const struct ps_job *job, unsigned k)
 int world_compute(const struct world *w, const struct wnode *n,
                   const struct ps_job *job)
 {
-    /* A server with state memory has no device (rule E2). */
+    /* A server with state memory has no device (rule E2), nor one of a job with
+     * copies. */
     const bool is_away = n->role == PS_ROLE_SERVER && !world_has_state(w) &&
+                         w->opt.replicas < 2 &&
                          (w->opt.seed + n->index) % 2 == 1;
     int rc = 0;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults of the simulated cluster: random ones, and those of story tests. */
+#include "support/sched_peek.h"
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
@@ -108,6 +109,7 @@ enum {
     FAULT_PARTITION,
     FAULT_CRASH,
     FAULT_SERVER,
+    FAULT_COPY,
     FAULT_REBALANCE,
     FAULT_AGENT,
     FAULT_SLEEP,
@@ -215,6 +217,26 @@ static void lose_kept_server(struct world *w)
     }
     world_kill_server(w, n->index);
     restart_later(w, n, away);
+}
+
+/* True if every job has two copies of all, and the processes that have them are
+ * there: the loss of one is no more than copies are for. */
+static bool may_lose_server(const struct world *w)
+{
+    const struct wnode *sched = &w->node[0];
+
+    if (!sched->alive || !sched_peek_has_two_copies(sched->sched)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < w->opt.servers; i++) {
+        const struct wnode *n = &w->node[1 + i];
+
+        if (!n->alive || sched_peek_instance(sched->sched, n->name) !=
+                             n->server->opt.instance) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* True if the job has begun for its workers. With compression, if they have
@@ -394,6 +416,10 @@ static void inject_once(struct world *w, uint64_t kind)
 {
     if (!has_job_begun(w)) {
         world_event(w, WE_FAULT, w->now + PS_MILLIS(20))->number = kind;
+    } else if (w->opt.replicas > 1 &&
+               (kind == FAULT_SERVER || kind == FAULT_ISOLATE) &&
+               !may_lose_server(w)) {
+        world_event(w, WE_FAULT, w->now + PS_MILLIS(20))->number = kind;
     } else if (kind == FAULT_SERVER) {
         lose_server(w);
     } else if (kind == FAULT_ISOLATE) {
@@ -427,6 +453,7 @@ void world_faults_begin(struct world *w)
     schedule_fault(w, FAULT_AGENT, f->agent_crash);
     schedule_fault(w, FAULT_SLEEP, f->sleep);
     schedule_fault(w, FAULT_KEEP, f->keep_crash);
+    schedule_fault(w, FAULT_COPY, f->copy_loss);
     schedule_once(w, FAULT_SERVER, f->lose_server);
     schedule_once(w, FAULT_ISOLATE, f->isolate);
     schedule_once(w, FAULT_PART, f->part);
@@ -472,6 +499,12 @@ void world_fault(struct world *w, const struct wevent *e)
             again->incarnation = k->incarnation;
         }
         schedule_fault(w, FAULT_CRASH, f->worker_crash);
+        break;
+    case FAULT_COPY:
+        if (has_job_begun(w) && may_lose_server(w)) {
+            lose_server(w);
+        }
+        schedule_fault(w, FAULT_COPY, f->copy_loss);
         break;
     case FAULT_SERVER:
     case FAULT_ISOLATE:

@@ -156,8 +156,8 @@ static bool owners_are_fixed(const struct world *w)
 {
     const struct world_faults *f = &w->opt.faults;
 
-    return f->rebalance == 0 && f->keep_crash == 0 && !f->lose_server &&
-           !f->isolate && !f->sched_crash && !f->part;
+    return f->rebalance == 0 && f->keep_crash == 0 && f->copy_loss == 0 &&
+           !f->lose_server && !f->isolate && !f->sched_crash && !f->part;
 }
 
 /* An agent enters a barrier for a rank of another one; a server says that a

@@ -297,6 +297,7 @@ static void send_hello(struct world *w, struct wworker *k)
     m.l_hello.staleness = w->opt.staleness;
     m.l_hello.on_loss = (uint8_t)w->opt.on_loss;
     m.l_hello.weight = w->current_job == 0 ? w->opt.weight : 0;
+    m.l_hello.replicas = w->opt.replicas;
     m.l_hello.placement = (uint8_t)w->opt.placement;
     m.l_hello.big_array_bound = w->opt.big_array_bound;
     m.l_hello.partition_bytes = w->opt.partition_bytes;
@@ -821,7 +822,8 @@ static void read_recording(struct world *w, struct wworker *k)
     k->stage = WS_RECORDING;
     send_report(w, k, "ended");
     if (!w->opt.profile || w->opt.faults.lose_server ||
-        w->opt.faults.isolate != 0 || w->opt.faults.part != 0) {
+        w->opt.faults.copy_loss != 0 || w->opt.faults.isolate != 0 ||
+        w->opt.faults.part != 0) {
         return;
     }
     m.l_profile_get.op_id = new_op(w, k, 0, 0);

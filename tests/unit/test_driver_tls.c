@@ -432,9 +432,8 @@ static void accepting_side_refuses_a_peer_by_its_certificate(void **state)
         const char *file;
         const char *why;
     } cases[] = {
-        {"ctl", "its certificate is of role ctl, not agent (ps://c/ctl/o)"},
-        {"server", "its certificate is of role server, not agent "
-                   "(ps://c/server/s)"},
+        {"ctl", "its certificate is of role ctl, not server or agent "
+                "(ps://c/ctl/o)"},
         {"foreign", "its certificate is of cluster 'd', not 'c' "
                     "(ps://d/agent/a)"},
     };

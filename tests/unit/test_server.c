@@ -2028,7 +2028,7 @@ static void invalid_hellos_are_rejected_with_a_reason(void **state)
             hello.hello.cluster = "other\n";
             break;
         case 1:
-            hello.hello.role = PS_ROLE_SERVER;
+            hello.hello.role = PS_ROLE_CTL;
             break;
         case 2:
             hello.hello.node = 0;

@@ -388,6 +388,7 @@ struct ps_agent_job_config {
     uint32_t num_workers;
     uint32_t num_servers;
     bool has_optimizer;
+    bool has_copies; /* Servers have copies of partitions (replicas: 2). */
     uint8_t mode;
     uint8_t rule;
     uint32_t staleness; /* ssp */

@@ -421,6 +421,7 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
     j->config.staleness = m->staleness;
     j->config.weight = m->weight;
     j->config.has_optimizer |= m->optimizer[0] != '\0';
+    j->config.has_copies = m->replicas > 1;
     ps_str_copy(j->name, sizeof(j->name), m->name);
     ps_str_copy(j->end_reason, sizeof(j->end_reason), m->reason);
     assign_ranks(st, j, m);

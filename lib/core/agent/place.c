@@ -150,12 +150,13 @@ static void send_restore(struct ps_agent_step *st, struct ps_agent_part *p,
 }
 
 /* The same to an owner that may lack the value. One with an optimizer has its
- * own, or the job is lost (rule V6). */
+ * own, or the job is lost (rule V6); one with copies, too (rule O15). */
 static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     send_restore(st, p,
                  p->local_version != NO_VERSION &&
-                     !p->key->job->config.has_optimizer);
+                     !p->key->job->config.has_optimizer &&
+                     !p->key->job->config.has_copies);
 }
 
 void ps_agent_place_report_all(struct ps_agent_step *st, struct ps_agent_key *k)

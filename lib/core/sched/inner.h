@@ -16,6 +16,7 @@
  *     job/lifecycle.c      phases of a job; lost workers, agents and servers
  *     query/stall.c        stall queries
  *     query/diverged.c     ranks that wait for each other
+ *     place/copies.c       backups of places, and who goes on after a loss
  *     job/rank.c           barriers and scalars of running ranks; reads of traces
  *     job/optimizer.c      declarations of optimizers and compression, changes
  *     place/migration.c    migrations of partitions, the reply to who asked

@@ -191,7 +191,18 @@ static int load_places(struct ps_sched_load *l, struct ps_sched_job *j,
         on->epoch = p->epoch;
         on->incarnation = p->incarnation;
         on->instance = p->instance;
+        on->number = p->number;
+        on->backup = p->backup;
+        on->backup_instance = p->backup_instance;
+        on->is_filled = p->filled;
+        if (p->backup != 0 &&
+            find_member(l, p->backup, PS_ROLE_SERVER) == NULL) {
+            return refuse(why, "the backup of a place is not there");
+        }
     }
+    /* Each place was made in an epoch of its own, or one at the start with those
+     * of the servers, so no number is above the epoch. */
+    j->servers.last_number = l->s->epoch;
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entry points of the scheduler machine: hands connections, messages and time
  * to the files below. */
+#include "core/sched/place/copies.h"
 #include "core/sched/sched.h"
 
 #include "base/alloc.h"
@@ -262,6 +263,7 @@ static struct handling handling_of(enum ps_msg_code code)
                                ps_sched_migration_check_answer},
         [PS_MSG_PART_ACK] = {ps_sched_on_part_ack,
                              ps_sched_migration_check_answer},
+        [PS_MSG_FILLED] = {ps_sched_on_filled, NULL},
         [PS_MSG_STALL_QUERY] = {ps_sched_on_stall_query, NULL},
         [PS_MSG_STALL_REPORT] = {on_stall_report, check_report},
         [PS_MSG_JOB_STILL] = {ps_sched_on_job_still, NULL},

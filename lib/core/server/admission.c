@@ -14,6 +14,8 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "core/optim/optim.h"
+#include "core/server/backup.h"
+#include "core/server/copies.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -74,8 +76,9 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
         reject_hello(st, c, PS_E_MISMATCH,
                      "this server is of cluster '%s', not of '%s'",
                      st->s->opt.cluster, theirs.data);
-    } else if (m->role != PS_ROLE_AGENT) {
-        reject_hello(st, c, PS_E_PERM, "only agents connect to servers");
+    } else if (m->role != PS_ROLE_AGENT && m->role != PS_ROLE_SERVER) {
+        reject_hello(st, c, PS_E_PERM,
+                     "only agents and servers connect to servers");
     } else if (m->node == 0 || m->incarnation == 0) {
         reject_hello(st, c, PS_E_PERM, "the scheduler must be asked first");
     } else if (!ps_peer_check_hello(&c->identity, st->s->opt.cluster, m,
@@ -150,16 +153,30 @@ static bool check_name(struct ps_server_step *st, struct ps_server_conn *c,
     return false;
 }
 
+/* Name by which the scheduler has named this process: as an agent of a job, or as
+ * the owner of a place whose backup is here. NULL: it has not. */
+static const char *name_of_peer(const struct ps_server *s,
+                                const struct ps_msg_hello *m)
+{
+    const struct ps_server_slot *slot;
+
+    if (m->role == PS_ROLE_SERVER) {
+        return ps_server_backup_owner_of(s, m);
+    }
+    slot = ps_server_job_slot_of(s, m);
+    return slot != NULL ? slot->name : NULL;
+}
+
 /* Returns the session for this hello; NULL: rejected or held. A hello is not
- * trusted: its node, incarnation, instance and name must be those of an agent
- * that the scheduler has named (rules H9 and H9a). */
+ * trusted: its node, incarnation, instance and name must be those of a process
+ * that the scheduler has named (rules H9, H9a and O7). */
 static struct ps_server_session *obtain_session(struct ps_server_step *st,
                                                 struct ps_server_conn *c,
                                                 const struct ps_msg_hello *m)
 {
     struct ps_server *s = st->s;
     struct ps_server_session *p = ps_map_get(s->sessions.by_node, m->node);
-    const struct ps_server_slot *slot;
+    const char *name;
 
     if (p != NULL && p->incarnation == m->incarnation &&
         p->instance == m->instance) {
@@ -171,8 +188,8 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
         }
         return check_name(st, c, m, p->name) ? p : NULL;
     }
-    slot = ps_server_job_slot_of(s, m);
-    if (slot == NULL) {
+    name = name_of_peer(s, m);
+    if (name == NULL) {
         if (p != NULL && p->incarnation > m->incarnation) {
             reject_hello(st, c, PS_E_STALE, "node %u was restarted since",
                          m->node);
@@ -184,7 +201,7 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
         }
         return NULL;
     }
-    if (!check_name(st, c, m, slot->name)) {
+    if (!check_name(st, c, m, name)) {
         return NULL;
     }
     if (p != NULL) {
@@ -289,7 +306,7 @@ static void verify_held_hellos(struct ps_server_step *st)
                                              unverified);
 
     while (c != NULL) {
-        if (ps_server_job_slot_of(st->s, &c->unverified_hello->hello) == NULL) {
+        if (name_of_peer(st->s, &c->unverified_hello->hello) == NULL) {
             c = PS_LIST_NEXT(struct ps_server_conn, c, node, unverified);
             continue;
         }
@@ -355,6 +372,8 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     }
     ps_fair_deactivate(&s->merges.fair, &job->merge_flow);
     ps_server_migration_free_all(job);
+    ps_server_copies_free(job);
+    ps_server_backup_free_all(job);
     ps_store_fini(&job->store);
     ps_map_free(job->norm_waits);
     ps_tunings_fini(&job->tunings);
@@ -604,8 +623,10 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     if (job == NULL) {
         job = job_new(s, m);
-        job->kept.memory = ps_server_kept_adopt(st, job) ? PS_PART_MEMORY_KEPT
-                                                         : PS_PART_MEMORY_NEW;
+        job->kept.memory = ps_server_kept_adopt(
+                               st, job, place != NULL ? place->number : 0)
+                               ? PS_PART_MEMORY_KEPT
+                               : PS_PART_MEMORY_NEW;
         ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
                            "job %s taken, %u slots", job->name,
                            job->slot_count);
@@ -626,6 +647,8 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     job->may_be_exhausted = true;
     ps_server_credit_mark_job(job);
+    job->copies.is_wanted = m->replicas > 1;
+    ps_server_backup_set_places(st, job, m);
     ps_server_job_send_ready(st, job);
     verify_held_hellos(st);
 }
@@ -636,8 +659,8 @@ void ps_server_on_job_quota(struct ps_server_step *st,
     struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
 
     if (job != NULL && m->version > job->quota.version) {
-        job->quota = (struct ps_server_quota){.version = m->version,
-                                              .bytes = m->bytes,
-                                              .round_bytes = m->round_bytes};
+        job->quota.version = m->version;
+        job->quota.bytes = m->bytes;
+        job->quota.round_bytes = m->round_bytes;
     }
 }

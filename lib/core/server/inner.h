@@ -6,6 +6,8 @@
  *
  *     server.c        the machine's three calls, messages, figures
  *     admission.c     hello of agents, jobs from job_state to the end
+ *     backup.c        partitions of other servers' places, their takeover
+ *     copy.c          copies to the backup of this server's place
  *     restore.c       init, restore, partitions that arrive, states loaded
  *     push.c          acceptance of contributions, memory taken back from them
  *
@@ -21,6 +23,8 @@
  *     kept.c          records in state memory, what a former process has left
  *     reply.c         value, commit, refuse
  *     credit.c        credit, pacing, slots that block their job
+ *     copies.c        changes that the backup lacks, replies that wait for it
+ *     peer.c          links to backups
  *     session.c       connections and sessions of agents, turns of their jobs
  *     memory.c        quotas, reserved rounds, refusals for memory
  *     job.c           look-ups of jobs and slots, recordings */
@@ -30,6 +34,7 @@
 #include "core/server/job.h"
 #include "core/server/kept.h"
 #include "core/server/merge.h"
+#include "core/server/peer.h"
 #include "core/server/server.h"
 #include "core/server/session.h"
 
@@ -63,6 +68,8 @@ struct ps_server {
     struct ps_account_limits account_limits; /* Limits of `account`. */
 
     struct ps_server_sessions sessions;
+    struct ps_server_peers peers;
+    ps_time backup_flush_at; /* Confirmations leave; or PS_TIME_NEVER. */
     struct ps_server_jobs jobs;
     struct ps_server_merges merges;
     struct ps_server_memory memory;

@@ -39,7 +39,8 @@ struct ps_server_slot {
 struct ps_server_quota {
     uint64_t version; /* Version of job_quota; 0: none yet. */
     uint64_t bytes;
-    uint64_t round_bytes; /* Part of `bytes` for the reserved round. */
+    uint64_t round_bytes;         /* Part of `bytes` for the reserved round. */
+    ps_time next_shortage_log_at; /* Limits the rate of shortage warnings. */
 };
 
 /* The one round of a job that may allocate when memory is short. */
@@ -66,6 +67,23 @@ struct ps_server_job_kept {
     bool is_partial; /* Some partition has no record, for lack of room. */
 };
 
+/* Copies of partitions between servers. */
+struct ps_server_job_copies {
+    bool is_wanted; /* The job has replicas: 2. */
+    /* Of this server's place: the epoch that its backup is of, and that backup;
+     * NULL: there is none. */
+    uint32_t epoch;
+    struct ps_server_peer *peer;
+    struct ps_map *parts; /* struct ps_server_copy; NULL: no backup. */
+    uint64_t last_number; /* Of a change. */
+    uint32_t unfilled;    /* Partitions that do not defer replies yet. */
+    bool is_filled;       /* All do: the backup counts. */
+    /* Places of which this server is the backup, by number, and what it has
+     * of them; NULL: none. See backup.c. */
+    struct ps_map *backups;
+    struct ps_map *backup_parts;
+};
+
 struct ps_server_job {
     struct ps_server *server;
     struct ps_list_node node; /* In `credit_check`. */
@@ -87,11 +105,11 @@ struct ps_server_job {
     struct ps_pool_share *pool_share; /* Pool bytes that the job uses. */
     struct ps_account account;        /* Updated before each cost report. */
     struct ps_server_reserved_round reserved_round;
-    ps_time next_shortage_log_at; /* Limits the rate of shortage warnings. */
-    struct ps_map *migrations;    /* By partition; NULL: none yet. */
-    struct ps_map *norm_waits;    /* Staged merges that wait, by key. */
-    uint32_t incomplete_rounds;   /* Open rounds that lack a slot. */
-    uint32_t merging_rounds;      /* Complete rounds not in norm_waits. */
+    struct ps_map *migrations; /* By partition; NULL: none yet. */
+    struct ps_server_job_copies copies;
+    struct ps_map *norm_waits;  /* Staged merges that wait, by key. */
+    uint32_t incomplete_rounds; /* Open rounds that lack a slot. */
+    uint32_t merging_rounds;    /* Complete rounds not in norm_waits. */
     /* Computations that wait for their turn, and the job's turns. */
     struct ps_list waiting_merges;
     struct ps_fair_flow merge_flow;
@@ -157,6 +175,15 @@ ps_server_request_part(const struct ps_server_request *q, uint32_t i)
 }
 
 /* ----------------------------------------------------------------- look-ups */
+
+/* True if this server has a copy of a partition of which it is not the owner:
+ * the scheduler may be about to promote it. */
+static inline bool ps_server_job_backs_up(const struct ps_server_job *job,
+                                          uint32_t key, uint32_t index)
+{
+    return job->copies.backup_parts != NULL &&
+           ps_map_get(job->copies.backup_parts, ps_part_id(key, index)) != NULL;
+}
 
 /* The slot in which the scheduler has named this process as an agent of a job;
  * NULL: there is none. */

@@ -184,7 +184,8 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
     return true;
 }
 
-bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job)
+bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
+                          uint32_t place_number)
 {
     struct ps_server *s = st->s;
     struct ps_records *r = s->opt.records;
@@ -198,7 +199,8 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job)
     job->store.records = r;
     job->store.changed = &s->kept.changed;
     while ((rec = ps_records_take(r, job->gen, &place)) != NULL) {
-        if (rec->key == PS_RECORD_JOB && job->kept.record.number == 0) {
+        if (rec->key == PS_RECORD_JOB && rec->image.version == place_number &&
+            job->kept.record.number == 0) {
             job->kept.record = place;
         } else if (rec->key != PS_RECORD_JOB && job->kept.record.number != 0 &&
                    adopt_part(job, rec, &place)) {
@@ -218,7 +220,8 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job)
     (void)ps_records_write(r, &job->kept.record,
                            &(struct ps_record){.gen = job->gen,
                                                .key = PS_RECORD_JOB,
-                                               .index = PS_RECORD_JOB});
+                                               .index = PS_RECORD_JOB,
+                                               .image.version = place_number});
     return false;
 }
 

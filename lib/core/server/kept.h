@@ -12,8 +12,10 @@ struct ps_server_kept {
 
 void ps_server_kept_init(struct ps_server *s);
 /* Makes the job that has just been taken keep records. True: a former process
- * had it, and the job has the partitions of that one now. */
-bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job);
+ * had this place of it, and the job has the partitions of that one now. Those of
+ * another place are dropped: its backup has taken them over. */
+bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
+                          uint32_t place_number);
 /* Makes the records of all changed partitions current, before anybody hears of
  * what has changed. */
 void ps_server_kept_write(struct ps_server_step *st);

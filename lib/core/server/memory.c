@@ -207,8 +207,8 @@ int ps_server_memory_refusal(struct ps_server_step *st,
     struct ps_server *s = st->s;
     struct ps_server_job *job = slot->job;
 
-    if (st->now >= job->next_shortage_log_at) {
-        job->next_shortage_log_at = ps_time_add(st->now, PS_SECONDS(10));
+    if (st->now >= job->quota.next_shortage_log_at) {
+        job->quota.next_shortage_log_at = ps_time_add(st->now, PS_SECONDS(10));
         ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
                            "job %s: no memory for %llu bytes of node %u, which "
                            "is told to send them again",

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/server/copies.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -229,6 +230,7 @@ static void publish_version(struct ps_server_step *st,
     } else {
         ps_store_keep_value(&job->store, part, !open->has_request);
     }
+    ps_server_copies_on_change(job, part);
     st->s->rounds++;
     if (open->kind->applied == NULL) {
         reply_merged(st, job, part);

@@ -137,7 +137,8 @@ bool ps_server_migration_involves(const struct ps_server_job *job,
     const struct ps_server_migration *mv = find_migration(job, rec->key,
                                                           rec->index);
 
-    return mv != NULL && mv->role != MIG_BACK && mv->role != MIG_ENDED;
+    return (mv != NULL && mv->role != MIG_BACK && mv->role != MIG_ENDED) ||
+           ps_server_job_backs_up(job, rec->key, rec->index);
 }
 
 int ps_server_migration_check_use(const struct ps_server_slot *slot,
@@ -146,6 +147,9 @@ int ps_server_migration_check_use(const struct ps_server_slot *slot,
     const struct ps_server_migration *mv = find_migration(slot->job, rec->key,
                                                           rec->index);
 
+    if (ps_server_job_backs_up(slot->job, rec->key, rec->index)) {
+        return PS_E_MIGRATING; /* Rule O13: it may be about to be promoted. */
+    }
     if (mv == NULL || mv->role == MIG_OUT || mv->role == MIG_ENDED ||
         (mv->role == MIG_BACK && ps_bits_get(&mv->reported, slot->index))) {
         return 0;
@@ -188,6 +192,9 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
     struct ps_server_migration *mv = find_migration(slot->job, rec->key,
                                                     rec->index);
 
+    if (ps_server_job_backs_up(slot->job, rec->key, rec->index)) {
+        return PS_E_STALE; /* The agent sends it again. */
+    }
     if (mv == NULL || mv->role == MIG_ENDED) {
         return 0;
     }

@@ -51,11 +51,12 @@ void ps_server_migration_free_all(struct ps_server_job *job);
 /* True if the partition migrates away: its complete rounds wait. */
 bool ps_server_migration_freezes(const struct ps_server_job *job,
                                  const struct ps_part *part);
-/* True if the partition migrates in or out, or has migrated away. */
+/* True if the partition migrates in or out, has migrated away, or is another
+ * server's whose backup is here. */
 bool ps_server_migration_involves(const struct ps_server_job *job,
                                   const struct ps_rec_part *rec);
 /* Returns why the slot cannot push to the partition or pull it: PS_E_MIGRATING
- * if it migrates in, PS_E_STALE if it has migrated away, or has come back
+ * if it migrates in, or is another server's whose backup is here, PS_E_STALE if it has migrated away, or has come back
  * without a migration and the slot has not sent its state yet. 0: it can. */
 int ps_server_migration_check_use(const struct ps_server_slot *slot,
                                   const struct ps_rec_part *rec);

@@ -146,9 +146,8 @@ static int accept_pull_part(struct ps_server_step *st,
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
 
-    int rc = slot->job->migrations != NULL
-                 ? ps_server_migration_check_use(slot, rec)
-                 : 0;
+    int rc = ps_server_migration_check_use(slot, rec);
+
     if (rc != 0) {
         return rc;
     }

@@ -57,9 +57,7 @@ static int check_for_round(struct ps_server_step *st,
     struct ps_server_job *job = slot->job;
     bool conflict = false;
 
-    int rc = job->migrations != NULL
-                 ? ps_server_migration_check_use(slot, &in->rec)
-                 : 0;
+    int rc = ps_server_migration_check_use(slot, &in->rec);
 
     if (rc != 0) {
         return rc;

@@ -7,6 +7,7 @@
 #include "core/server/reply.h"
 
 #include "base/str.h"
+#include "core/server/copies.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -88,6 +89,10 @@ void ps_server_reply_part(struct ps_server_step *st,
     if (to.session == NULL) {
         return; /* The agent asks again after it connects. */
     }
+    if (slot->job->copies.parts != NULL &&
+        ps_server_copies_defer_reply(slot, part, want)) {
+        return; /* Rule O11. */
+    }
     if (has_value) {
         bytes = part->buffers[PS_PART_BUFFER_ENCODED];
     }
@@ -144,6 +149,7 @@ void ps_server_reply_flush(struct ps_server_step *st)
 
 void ps_server_reply_drop(struct ps_server_slot *slot)
 {
+    ps_server_copies_drop_replies(slot);
     ps_batch_fini(&slot->value_batch);
     ps_batch_fini(&slot->commit_batch);
     if (ps_list_linked(&slot->list_node)) {

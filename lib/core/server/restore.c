@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/server/copies.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -100,11 +101,14 @@ static int accept_init_part(struct ps_server_step *st,
         if (rc != 0) {
             return rc;
         }
+        part->image.name_hash = i < m->name_hashes_count ? m->name_hashes[i]
+                                                         : 0;
+        part->image.first_elem = i < m->first_elems_count ? m->first_elems[i]
+                                                          : 0;
+        ps_store_mark(part);
+        ps_server_copies_on_change(job, part);
         ps_server_pull_reply_waiting(st, job, part, NULL);
     }
-    part->image.name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
-    part->image.first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
-    ps_store_mark(part);
     ps_server_reply_part(st, q->from.slot, part, false, 0);
     return 0;
 }
@@ -278,8 +282,8 @@ static void record_report(struct ps_server_step *st,
     lose_value(st, job, rec, part->reports->known_versions - 1);
 }
 
-/* Checks what a server that came back with its memory promises: no agent knows a
- * version that it lacks (rule O6). */
+/* Checks what a server that came back with its memory promises, and one that took
+ * over copies: no agent knows a version that it lacks (rules O6 and O15). */
 static void check_report(struct ps_server_step *st,
                          const struct ps_server_request *q)
 {
@@ -301,13 +305,15 @@ void ps_server_on_restore(struct ps_server_step *st,
     struct ps_server_slot *slot = q->from.slot;
     struct ps_server_refusal refusal;
     const char *text = "";
-    int rc = m->has_value ? restore_part(st, q, &text)
-                          : ps_server_migration_check_restore(
-                                st, slot, q->parts, m->epoch);
+    int rc = m->has_value && !slot->job->copies.is_wanted
+                 ? restore_part(st, q, &text)
+                 : ps_server_migration_check_restore(st, slot, q->parts,
+                                                     m->epoch);
 
     if (rc == 0) {
         ps_server_migration_on_restored(slot, q->parts);
-        if (slot->job->has_optimizer && !m->has_value) {
+        if (slot->job->copies.is_wanted ||
+            (slot->job->has_optimizer && !m->has_value)) {
             check_report(st, q);
         } else {
             record_report(st, q);

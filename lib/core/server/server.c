@@ -10,6 +10,9 @@
 #include "base/num.h"
 #include "core/base/peer.h"
 #include "core/server/admission.h"
+#include "core/server/backup.h"
+#include "core/server/copies.h"
+#include "core/server/copy.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -104,6 +107,7 @@ static void on_new_session(void *context)
         ps_server_job_send_ready(st, job);
         ps_server_norm_resend(st, job);
         ps_server_restore_send_lost(st, job);
+        ps_server_copies_report(st, job);
     }
 }
 
@@ -262,6 +266,7 @@ static void on_sched_msg(struct ps_server_step *st, const struct ps_event *ev)
     case PS_MSG_PONG:
         break;
     case PS_MSG_MAP:
+        ps_server_peer_on_map(st, msg);
         on_map(st, msg->map.epoch);
         break;
     case PS_MSG_PING_REQ:
@@ -421,6 +426,17 @@ static const struct {
 };
 #define HANDLERS (sizeof(handlers) / sizeof(handlers[0]))
 
+static void send_pong(struct ps_server_step *st, const struct ps_server_conn *c,
+                      const struct ps_msg_ping *ping)
+{
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){
+                            .code = PS_MSG_PONG,
+                            .ack = ps_link_received(c->session->link),
+                            .pong = {.stamp = ping->stamp},
+                        });
+}
+
 static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
                            const struct ps_event *ev)
 {
@@ -431,12 +447,7 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
                           handlers[msg->code].handle != NULL;
 
     if (msg->code == PS_MSG_PING) {
-        ps_effects_send_msg(st->fx, c->id,
-                            &(struct ps_msg){
-                                .code = PS_MSG_PONG,
-                                .ack = ps_link_received(c->session->link),
-                                .pong = {.stamp = msg->ping.stamp},
-                            });
+        send_pong(st, c, &msg->ping);
     } else if (msg->code == PS_MSG_ACK || msg->code == PS_MSG_PONG) {
         return;
     } else if (!is_known) {
@@ -460,6 +471,22 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
         q.payload = payload;
         q.discard_reason = ev->msg.discard_reason;
         handlers[msg->code].handle(st, &q);
+    }
+}
+
+/* Of a server that owns places whose backup is here. */
+static void on_owner_msg(struct ps_server_step *st, struct ps_server_conn *c,
+                         const struct ps_event *ev)
+{
+    const struct ps_msg *msg = ev->msg.msg;
+
+    if (msg->code == PS_MSG_PING) {
+        send_pong(st, c, &msg->ping);
+    } else if (msg->code == PS_MSG_COPY) {
+        ps_server_backup_on_copy(st, c, ev);
+    } else if (msg->code != PS_MSG_ACK && msg->code != PS_MSG_PONG) {
+        ps_server_session_close_bad(
+            st, c, "it sent a message that is not for a backup");
     }
 }
 
@@ -493,7 +520,9 @@ static void on_agent_msg(struct ps_server_step *st, const struct ps_event *ev)
     if (fresh && payload != NULL && payload->buf != NULL) {
         st->s->bytes_in += payload->len;
     }
-    if (fresh) {
+    if (fresh && c->session->is_server) {
+        on_owner_msg(st, c, ev);
+    } else if (fresh) {
         on_session_msg(st, c, ev);
     }
 }
@@ -536,6 +565,9 @@ static int agent_payload(struct ps_server *s, ps_conn_id conn,
 
     if (c == NULL || c->session == NULL) {
         return PS_E_CLOSED;
+    }
+    if (c->session->is_server) {
+        return ps_server_backup_payload(s, c->session, msg, len, ret_slice);
     }
     struct ps_server_request q = read_request(s, c->session, msg);
     int rc = check_payload(s, &q, len);
@@ -590,6 +622,8 @@ struct ps_server *ps_server_new(const struct ps_server_options *opt,
                     &s->account_limits);
     init_uplink(s, now);
     ps_server_session_init(s);
+    ps_server_peer_init(s);
+    s->backup_flush_at = PS_TIME_NEVER;
     ps_server_job_init(s);
     ps_server_merge_init(s);
     ps_server_memory_init(s);
@@ -606,6 +640,7 @@ void ps_server_free(struct ps_server *s)
     }
     ps_server_job_fini(s);
     ps_server_session_fini(s);
+    ps_server_peer_fini(s);
     ps_uplink_fini(&s->uplink);
     ps_server_merge_fini(s);
     ps_account_set_used(&s->account, PS_COST_MEMORY, 0);
@@ -623,6 +658,10 @@ static void server_tick(struct ps_server_step *st)
     ps_uplink_tick(&s->uplink, &call);
     ps_server_hello_tick(st);
     ps_server_session_tick(st);
+    ps_server_peer_tick(st);
+    if (st->now >= s->backup_flush_at) {
+        ps_server_backup_flush(st);
+    }
     ps_server_merge_tick(st);
     if (st->now >= s->replies.flush_at) {
         ps_server_reply_flush(st);
@@ -641,6 +680,7 @@ static void begin_shutdown(struct ps_server_step *st)
     s->ending = true;
     ps_server_reply_flush(st);
     ps_server_session_close_all(st);
+    ps_server_peer_close_all(st);
     ps_uplink_close(&s->uplink, &call);
 }
 
@@ -648,7 +688,9 @@ static void on_conn_open(struct ps_server_step *st, const struct ps_event *ev)
 {
     const struct ps_uplink_call call = uplink_call(st);
 
-    if (ev->open.kind == PS_CONN_DIALLED) {
+    if (ev->open.kind == PS_CONN_DIALLED && (uint32_t)ev->open.target != 0) {
+        ps_server_peer_on_open(st, ev);
+    } else if (ev->open.kind == PS_CONN_DIALLED) {
         ps_uplink_on_open(&st->s->uplink, &call, ev->open.target, ev->conn);
     } else {
         ps_server_session_on_open(st, ev);
@@ -659,6 +701,10 @@ static void on_dial_failed(struct ps_server_step *st, const struct ps_event *ev)
 {
     const struct ps_uplink_call call = uplink_call(st);
 
+    if ((uint32_t)ev->dial_failed.target != 0) {
+        ps_server_peer_on_dial_failed(st, ev);
+        return;
+    }
     ps_uplink_on_dial_failed(&st->s->uplink, &call, ev->dial_failed.target,
                              ev->dial_failed.rc, ev->dial_failed.why);
 }
@@ -666,12 +712,54 @@ static void on_dial_failed(struct ps_server_step *st, const struct ps_event *ev)
 static void on_conn_closed(struct ps_server_step *st, const struct ps_event *ev)
 {
     const struct ps_uplink_call call = uplink_call(st);
+    struct ps_server_peer *peer = ps_server_peer_of_conn(st->s, ev->conn);
 
-    if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
+    if (peer != NULL) {
+        ps_server_peer_on_closed(st, peer, ev->conn);
+    } else if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
         ps_uplink_on_closed(&st->s->uplink, &call, ev->conn, ev->closed.rc,
                             ev->closed.why);
     } else {
         ps_server_session_on_closed(st, ev->conn);
+    }
+}
+
+static void on_stalled(struct ps_server_step *st, const struct ps_event *ev)
+{
+    struct ps_server_peer *peer = ps_server_peer_of_conn(st->s, ev->conn);
+
+    if (peer != NULL) {
+        ps_dialer_on_stalled(&peer->dialer, st->now);
+        return;
+    }
+    st->s->uplink_has_changed = true;
+    ps_uplink_on_stalled(&st->s->uplink, ev->conn, ev->now);
+}
+
+/* Of a backup of this server's places. */
+static void on_peer_msg(struct ps_server_step *st, struct ps_server_peer *peer,
+                        const struct ps_event *ev)
+{
+    if (!ps_server_peer_on_msg(st, peer, ev)) {
+        return;
+    }
+    if (ev->msg.msg->code == PS_MSG_COPIED) {
+        ps_server_copy_on_copied(st, peer, &ev->msg.msg->copied);
+    } else {
+        ps_server_copy_resend(st, peer);
+    }
+}
+
+static void on_msg(struct ps_server_step *st, const struct ps_event *ev)
+{
+    struct ps_server_peer *peer;
+
+    if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
+        on_sched_msg(st, ev);
+    } else if ((peer = ps_server_peer_of_conn(st->s, ev->conn)) != NULL) {
+        on_peer_msg(st, peer, ev);
+    } else {
+        on_agent_msg(st, ev);
     }
 }
 
@@ -703,15 +791,10 @@ static int server_step(void *self, const struct ps_event *ev,
         on_dial_failed(&st, ev);
         break;
     case PS_EV_MSG:
-        if (ps_uplink_owns_conn(&s->uplink, ev->conn)) {
-            on_sched_msg(&st, ev);
-        } else {
-            on_agent_msg(&st, ev);
-        }
+        on_msg(&st, ev);
         break;
     case PS_EV_STALLED:
-        s->uplink_has_changed = true;
-        ps_uplink_on_stalled(&s->uplink, ev->conn, ev->now);
+        on_stalled(&st, ev);
         break;
     case PS_EV_CLOSED:
         on_conn_closed(&st, ev);
@@ -737,6 +820,7 @@ static int server_step(void *self, const struct ps_event *ev,
     case PS_EV_OPS:
         break;
     }
+    ps_server_copy_pump(&st);
     while ((job = PS_LIST_POP(struct ps_server_job, node,
                               &s->jobs.credit_check)) != NULL) {
         ps_server_credit_unblock(&st, job);
@@ -764,6 +848,8 @@ static ps_time server_deadline(const void *self)
         s->replies.flush_at,
         s->memory.read_retry_at,
         s->memory.trim_at,
+        s->backup_flush_at,
+        ps_server_peer_deadline(s),
     };
     ps_time at = session != NULL ? session->key : PS_TIME_NEVER;
 

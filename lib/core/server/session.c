@@ -368,6 +368,7 @@ struct ps_server_session *ps_server_session_new(struct ps_server *s,
     p->agent_node = m->node;
     p->incarnation = m->incarnation;
     p->instance = m->instance;
+    p->is_server = m->role == PS_ROLE_SERVER;
     ps_str_copy(p->name, sizeof(p->name), ps_str_or_empty(m->name));
     p->link = ps_link_new(&link, &s->rng);
     p->credits = ps_map_new();

@@ -69,6 +69,7 @@ struct ps_server_session {
     ps_time heard_at;            /* Arrival of the last message. */
     ps_time disconnected_at;
     bool is_backlogged; /* Takes no replies; the next tick closes it. */
+    bool is_server;     /* It owns places whose backup is here. */
     struct ps_misuse misuse;
     struct ps_map *credits; /* struct ps_credit by generation. */
     struct ps_server_reply_turns turns;

@@ -24,8 +24,8 @@ static bool was_removed(const struct ps_sched_job *j, const struct ps_member *m)
     return false;
 }
 
-static bool is_usable_server(const struct ps_sched_job *j,
-                             const struct ps_member *m)
+bool ps_sched_job_may_use_server(const struct ps_sched_job *j,
+                                 const struct ps_member *m)
 {
     return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
            !m->last_ping.draining &&
@@ -58,11 +58,14 @@ void ps_sched_describe_servers(const struct ps_sched *s,
     uint32_t draining;
     uint32_t active = ps_sched_count_servers(s, &draining, &name);
 
-    if (j->phase != PS_JOB_PHASE_FORMING || active >= j->opt.num_servers) {
+    const uint32_t needed = ps_sched_job_servers_needed(j);
+
+    if (j->phase != PS_JOB_PHASE_FORMING || active >= needed) {
         return;
     }
-    ps_str_addf(out, "needs %u server%s, %u %s here", j->opt.num_servers,
-                j->opt.num_servers == 1 ? "" : "s", active,
+    ps_str_addf(out, "needs %u server%s%s, %u %s here", needed,
+                needed == 1 ? "" : "s",
+                needed > j->opt.num_servers ? " for replicas: 2" : "", active,
                 active == 1 ? "is" : "are");
     if (draining > 0) {
         ps_str_addf(out, ", and %s is shutting down", name);
@@ -79,7 +82,7 @@ struct ps_member *ps_sched_job_next_server(const struct ps_sched *s,
     for (uint32_t i = 0; i < s->members.count; i++) {
         struct ps_member *m = s->members.sorted[i];
 
-        if (is_usable_server(j, m) &&
+        if (ps_sched_job_may_use_server(j, m) &&
             (best == NULL || m->placed_bytes < best->placed_bytes)) {
             best = m;
         }
@@ -101,7 +104,7 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
         const struct ps_member *m = s->members.sorted[i];
         uint32_t at = count;
 
-        if (!is_usable_server(j, m)) {
+        if (!ps_sched_job_may_use_server(j, m)) {
             continue;
         }
         while (at > 0 && list[at - 1]->placed_bytes > m->placed_bytes) {
@@ -139,7 +142,9 @@ void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
         i--;
     }
     j->servers.list[i] = (struct ps_sched_job_server){
-        .node = m->node, .return_by = PS_TIME_NEVER};
+        .node = m->node,
+        .number = ++j->servers.last_number,
+        .return_by = PS_TIME_NEVER};
     ps_sched_job_take_place(s, &j->servers.list[i], m);
     ps_str_copy(j->servers.list[i].name, sizeof(j->servers.list[i].name),
                 m->name);
@@ -273,6 +278,25 @@ static uint32_t server_index(const struct ps_sched_job *j, uint32_t node,
     return j->servers.count;
 }
 
+/* Adds a partition of the server with index `at` to the demands, there and at
+ * its backup. */
+static void add_demand(const struct ps_sched_job *j, struct ps_demand *list,
+                       uint32_t at, const struct ps_demand_profile *kind,
+                       uint8_t dtype, uint64_t count)
+{
+    if (at >= j->servers.count) {
+        return;
+    }
+    ps_demand_add(&list[at], kind, dtype, count);
+    if (j->servers.list[at].backup != 0) {
+        const uint32_t to = server_index(j, j->servers.list[at].backup, at + 1);
+
+        if (to < j->servers.count) {
+            ps_demand_add(&list[to], kind, dtype, count);
+        }
+    }
+}
+
 /* Demand of each server with these partitions added; the caller frees the
  * list. */
 static struct ps_demand *demands_with_parts(const struct ps_sched_job *j,
@@ -289,9 +313,7 @@ static struct ps_demand *demands_with_parts(const struct ps_sched_job *j,
     for (uint32_t i = 0; i < count; i++) {
         /* Successive partitions mostly lie on successive servers. */
         at = server_index(j, parts[i].node, at + 1);
-        if (at < j->servers.count) {
-            ps_demand_add(&list[at], &j->quota.profile, dtype, parts[i].count);
-        }
+        add_demand(j, list, at, &j->quota.profile, dtype, parts[i].count);
     }
     return list;
 }
@@ -325,6 +347,24 @@ int ps_sched_admission_add_key(struct ps_sched_step *st, struct ps_sched_job *j,
         st, j, demands_with_parts(j, dtype, places->parts, places->count), why);
 }
 
+/* Removes a partition of the server with index `at` there and at its backup. */
+static void remove_demand(struct ps_sched_job *j, uint32_t at, uint8_t dtype,
+                          uint64_t count)
+{
+    if (at >= j->servers.count) {
+        return;
+    }
+    ps_demand_remove(&j->servers.list[at].demand, &j->quota.profile, dtype,
+                     count);
+    if (j->servers.list[at].backup != 0) {
+        at = server_index(j, j->servers.list[at].backup, at + 1);
+        if (at < j->servers.count) {
+            ps_demand_remove(&j->servers.list[at].demand, &j->quota.profile,
+                             dtype, count);
+        }
+    }
+}
+
 void ps_sched_admission_remove_key(struct ps_sched_step *st,
                                    struct ps_sched_job *j,
                                    const struct ps_sched_key *k)
@@ -333,10 +373,7 @@ void ps_sched_admission_remove_key(struct ps_sched_step *st,
 
     for (uint32_t i = 0; i < k->part_count; i++) {
         at = server_index(j, k->parts[i].node, at + 1);
-        if (at < j->servers.count) {
-            ps_demand_remove(&j->servers.list[at].demand, &j->quota.profile,
-                             k->dtype, k->parts[i].count);
-        }
+        remove_demand(j, at, k->dtype, k->parts[i].count);
     }
     for (uint32_t i = 0; i < j->servers.count; i++) {
         update_reservation(st, j, &j->servers.list[i]);
@@ -391,9 +428,7 @@ static struct ps_demand *recount_demands(const struct ps_sched_job *j,
 
         for (uint32_t n = 0; k != NULL && n < k->part_count; n++) {
             at = server_index(j, k->parts[n].node, at + 1);
-            if (at < j->servers.count) {
-                ps_demand_add(&list[at], kind, k->dtype, k->parts[n].count);
-            }
+            add_demand(j, list, at, kind, k->dtype, k->parts[n].count);
         }
     }
     return list;

@@ -381,6 +381,12 @@ bool ps_sched_job_is_rank_at(const struct ps_sched_job *j, uint32_t rank,
     return rank < j->workers.count && j->workers.list[rank].agent_node == agent;
 }
 
+uint32_t ps_sched_job_servers_needed(const struct ps_sched_job *j)
+{
+    return j->opt.replicas > j->opt.num_servers ? j->opt.replicas
+                                                : j->opt.num_servers;
+}
+
 struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
                                                    uint32_t node)
 {

@@ -105,9 +105,12 @@ struct ps_sched_job_server {
     ps_time lost_at;
     char lost_why[PS_SCHED_LOSS_TEXT + 1];
     uint32_t ready_version; /* Version of job_state that it acknowledged. */
-    /* Newest round of any of its partitions at that time. */
-    uint64_t newest_round;
-    uint64_t bytes; /* Bytes of the job's keys placed there. */
+    uint64_t newest_round;  /* Of its partitions at that time. */
+    uint64_t bytes;         /* Bytes of the job's keys placed there. */
+    uint32_t number;        /* Of the place, not used again. */
+    uint32_t backup;        /* 0: none; see place/copies.c. */
+    uint64_t backup_instance;
+    bool is_filled; /* The backup has all partitions, and counts. */
     struct ps_demand demand;
     uint64_t reserved_bytes; /* Bytes of `demand`, as reserved at the server. */
 };
@@ -189,6 +192,7 @@ struct ps_sched_workers {
 struct ps_sched_job_servers {
     struct ps_sched_job_server *list;
     uint32_t count;
+    uint32_t last_number; /* Of the newest place. */
     struct ps_sched_removed_server *removed;
     uint32_t removed_count;
 };
@@ -343,6 +347,8 @@ uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent);
 /* After the start. True: the rank is in the job, and at this agent. */
 bool ps_sched_job_is_rank_at(const struct ps_sched_job *j, uint32_t rank,
                              uint32_t agent);
+/* Servers with which the job starts. */
+uint32_t ps_sched_job_servers_needed(const struct ps_sched_job *j);
 /* NULL: not a server of the job. */
 struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
                                                    uint32_t node);

@@ -293,6 +293,12 @@ static int check_new_key(const struct ps_sched_job *j,
                     (unsigned long long)PS_ROW_BYTES_MAX);
         return PS_E_TOOBIG;
     }
+    if (m->row_width != 0 && j->opt.replicas > 1) {
+        ps_str_add(why, "replicas: 2 is for jobs with rounds and dense keys; ");
+        append_key_name(why, m->name);
+        ps_str_add(why, " has rows");
+        return PS_E_UNSUPPORTED;
+    }
     if (m->row_width != 0 && j->servers.count == 0) {
         append_key_name(why, m->name);
         ps_str_add(why, " is one of rows, which needs a server; the job has "
@@ -622,10 +628,12 @@ static void record_takeover(struct ps_sched_step *st,
                        s.data);
 }
 
-int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
-                           uint32_t gone, struct ps_str *why)
+/* Moves the partitions of node `gone` to the servers of the list. Returns their
+ * number. */
+static uint32_t move_parts(struct ps_sched *s, struct ps_sched_job *j,
+                           uint32_t gone, struct ps_place_server *servers,
+                           uint32_t count)
 {
-    struct ps_place_server *servers = list_server_loads(st->s, j);
     uint32_t parts = 0;
 
     for (uint32_t i = 0; i < j->keys.count; i++) {
@@ -634,15 +642,42 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
                                    : ps_place_reassign(
                                          k->parts, k->part_count,
                                          (uint32_t)ps_dtype_size(k->dtype),
-                                         gone, servers, j->servers.count);
+                                         gone, servers, count);
 
         if (moved > 0) {
             k->is_reassigned = true;
             k->must_announce = true;
-            ps_sched_store_key(st->s, j, k);
+            ps_sched_store_key(s, j, k);
             parts += moved;
         }
     }
+    return parts;
+}
+
+static void record_moved(struct ps_sched_step *st, struct ps_sched_job *j,
+                         uint32_t parts, uint32_t gone)
+{
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64
+                       " %u partitions moved from node %u",
+                       j->name, j->gen, parts, gone);
+    record_takeover(st, j, parts);
+}
+
+void ps_sched_keys_announce(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    begin_epoch_if_announced(st, j);
+    j->keys.first_unsent = 0;
+    ps_sched_keys_send_placements(st, j);
+}
+
+int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
+                           uint32_t gone, struct ps_str *why)
+{
+    struct ps_place_server *servers = list_server_loads(st->s, j);
+    const uint32_t parts = move_parts(st->s, j, gone, servers,
+                                      j->servers.count);
+
     record_server_loads(st->s, j, servers);
     ps_free(servers);
 
@@ -651,15 +686,20 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
     if (rc != 0) {
         return rc;
     }
-    begin_epoch_if_announced(st, j);
-    j->keys.first_unsent = 0;
-    ps_sched_keys_send_placements(st, j);
-    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
-                       "job %s gen %" PRIu64
-                       " %u partitions moved from node %u",
-                       j->name, j->gen, parts, gone);
-    record_takeover(st, j, parts);
+    ps_sched_keys_announce(st, j);
+    record_moved(st, j, parts, gone);
     return 0;
+}
+
+int ps_sched_keys_take_over(struct ps_sched_step *st, struct ps_sched_job *j,
+                            uint32_t gone, uint32_t next, struct ps_str *why)
+{
+    struct ps_place_server to = {.node = next};
+    const uint32_t parts = move_parts(st->s, j, gone, &to, 1);
+
+    add_load(st->s, j, next, (int64_t)to.bytes);
+    record_moved(st, j, parts, gone);
+    return ps_sched_admission_recount(st, j, why);
 }
 
 void ps_sched_key_reassign_part(struct ps_sched_step *st,

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/name_hash.h"
 #include "core/sched/inner.h"
+#include "core/sched/place/copies.h"
 #include "core/sched/place/place.h"
 #include "core/sched/query/query.h"
 #include "core/sched/token.h"
@@ -33,6 +34,28 @@ static void try_run(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_job_end_if_unused(st, j); /* Workers may have left meanwhile. */
 }
 
+/* Fails a job with copies that has a server which cannot have any. */
+static bool check_copies(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; ps_sched_job_has_copies(j) && i < j->servers.count;
+         i++) {
+        const struct ps_sched_job_server *on = &j->servers.list[i];
+        const char *why = ps_sched_copies_refuse(
+            ps_members_get(&st->s->members, on->node));
+        struct ps_str reason = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+        if (why != NULL) {
+            ps_str_addf(&reason,
+                        "replicas: 2 does not work with server %s: it "
+                        "%s",
+                        on->name, why);
+            ps_sched_job_fail(st, j, reason.data);
+            return false;
+        }
+    }
+    return true;
+}
+
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct ps_sched *s = st->s;
@@ -41,14 +64,19 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 
     if (j->phase != PS_JOB_PHASE_FORMING ||
         j->workers.count < j->opt.num_workers ||
-        ps_sched_count_servers(s, &draining, &name) < j->opt.num_servers) {
+        ps_sched_count_servers(s, &draining, &name) <
+            ps_sched_job_servers_needed(j)) {
         return;
     }
     ps_sched_job_assign_ranks(j);
-    while (j->servers.count < j->opt.num_servers) {
+    while (j->servers.count < ps_sched_job_servers_needed(j)) {
         ps_sched_job_add_server(s, j, ps_sched_job_next_server(s, j));
     }
     ps_sched_move_job(st, j, PS_JOB_PHASE_STARTING);
+    if (!check_copies(st, j)) {
+        return;
+    }
+    ps_sched_copies_name(st, j);
     ps_sched_job_publish(st, j);
     try_run(st, j);
 }
@@ -184,7 +212,8 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     if (!ps_sched_job_is_open(j)) {
         return;
     }
-    if (had_data && j->optimizer.declared.name != NULL) {
+    if (had_data &&
+        (j->optimizer.declared.name != NULL || ps_sched_job_has_copies(j))) {
         const uint32_t keys = count_keys_on(j, node);
 
         ps_str_addf(&reason, "; it had the only copy of %u key%s of job %s%s",
@@ -211,6 +240,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
             return;
         }
     }
+    ps_sched_copies_name(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_job_announce_restored(st, j);
     try_run(st, j); /* Last: this may end the job. */
@@ -252,7 +282,7 @@ static bool may_return(const struct ps_sched_job *j,
     return ps_sched_job_is_open(j) && on->bytes > 0 && server->hello != NULL &&
            server->hello->hello.keep &&
            (!is_silent || j->optimizer.declared.name != NULL ||
-            j->opt.mode != PS_MODE_SYNC);
+            j->opt.mode != PS_MODE_SYNC || ps_sched_job_has_copies(j));
 }
 
 /* The wait of a server that is lost again goes on. */
@@ -279,6 +309,25 @@ static void await_return(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, "waits", true, text.data);
 }
 
+/* True: the job has copies, and the loss of the server is dealt with. */
+static bool was_taken_over(struct ps_sched_step *st, struct ps_sched_job *j,
+                           const struct ps_member *server, const char *why)
+{
+    struct ps_str reason = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+    if (!ps_sched_job_has_copies(j) || !ps_sched_job_is_open(j)) {
+        return false;
+    }
+    ps_str_addf(&reason, "server %s was lost: %s", server->name, why);
+
+    int rc = ps_sched_copies_lose_server(st, j, server, &reason);
+
+    if (rc != 0 && rc != PS_E_NOENT) {
+        ps_sched_job_fail(st, j, reason.data);
+    }
+    return rc != PS_E_NOENT;
+}
+
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, bool is_silent,
                                const char *why)
@@ -290,9 +339,12 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
         struct ps_sched_job_server *on = ps_sched_job_server_of(j,
                                                                 server->node);
 
-        if (on != NULL && may_return(j, on, server, is_silent)) {
+        if (on == NULL || was_taken_over(st, j, server, why)) {
+            continue;
+        }
+        if (may_return(j, on, server, is_silent)) {
             await_return(st, j, on, why);
-        } else if (on != NULL) {
+        } else {
             remove_server(st, j, on, why,
                           "; a server comes back with it that is started with "
                           "--keep, or by its unit");
@@ -341,6 +393,7 @@ static bool check_return(struct ps_sched_step *st, struct ps_sched_job *j,
                        "job %s gen %" PRIu64 " goes on: %s", j->name, j->gen,
                        text.data);
     ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, "goes on", false, text.data);
+    ps_sched_copies_name(st, j);
     return true;
 }
 
@@ -466,16 +519,18 @@ static void describe_incomplete(const struct ps_sched *s,
     uint32_t draining;
     uint32_t active = ps_sched_count_servers(s, &draining, &name);
 
-    if (active < j->opt.num_servers && draining > 0) {
+    const uint32_t needed = ps_sched_job_servers_needed(j);
+
+    if (active < needed && draining > 0) {
         ps_str_addf(why,
                     "; have %u/%u servers, and %s is shutting down: see psctl "
                     "nodes, start more or ask for fewer",
-                    active, j->opt.num_servers, name);
-    } else if (active < j->opt.num_servers) {
+                    active, needed, name);
+    } else if (active < needed) {
         ps_str_addf(why,
                     "; have %u/%u servers: see psctl status, start more or "
                     "ask for fewer",
-                    active, j->opt.num_servers);
+                    active, needed);
     }
 }
 

@@ -114,6 +114,9 @@ uint32_t
 ps_sched_job_spare_servers(const struct ps_sched *s,
                            const struct ps_sched_job *j,
                            const struct ps_member *list[PS_SERVERS_MAX]);
+/* True if `m` could become a server of the job. */
+bool ps_sched_job_may_use_server(const struct ps_sched_job *j,
+                                 const struct ps_member *m);
 /* Makes `m` a server of the job; the caller publishes the job. */
 void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
                              const struct ps_member *m);
@@ -213,6 +216,12 @@ ps_sched_handler ps_sched_on_key_close;
  * PS_E_FULL: they lack memory; the reason is appended to `why`. */
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
                            uint32_t gone, struct ps_str *why);
+/* Makes `next` the owner of the partitions of the lost server `gone`; fails as
+ * ps_sched_keys_reassign(). The caller announces them. */
+int ps_sched_keys_take_over(struct ps_sched_step *st, struct ps_sched_job *j,
+                            uint32_t gone, uint32_t next, struct ps_str *why);
+/* Begins to send agents the placements that have changed. */
+void ps_sched_keys_announce(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Sends agents the placements that they lack: some now, the others from
  * keys.send_at on. */
 void ps_sched_keys_send_placements(struct ps_sched_step *st,

@@ -121,11 +121,17 @@ static struct ps_rec_place *list_places(const struct ps_sched_job *j)
     for (uint32_t i = 0; i < j->servers.count; i++) {
         const struct ps_sched_job_server *on = &j->servers.list[i];
 
-        places[i] = (struct ps_rec_place){.epoch = on->epoch,
-                                          .node = on->node,
-                                          .name = on->name,
-                                          .incarnation = on->incarnation,
-                                          .instance = on->instance};
+        places[i] = (struct ps_rec_place){
+            .epoch = on->epoch,
+            .node = on->node,
+            .name = on->name,
+            .incarnation = on->incarnation,
+            .instance = on->instance,
+            .number = on->number,
+            .backup = on->backup,
+            .backup_instance = on->backup_instance,
+            .filled = on->is_filled,
+        };
     }
     return places;
 }
@@ -203,6 +209,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     /* Hidden from agents, as the instances of slots. */
                     .places = places,
                     .places_count = with_ranks ? 0 : j->servers.count,
+                    .replicas = j->opt.replicas,
                 }},
         NULL, 0);
     ps_free(slots);

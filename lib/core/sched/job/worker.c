@@ -79,8 +79,20 @@ int ps_sched_check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
                     PS_JOB_WEIGHT_MAX);
         return PS_E_INVAL;
     }
-    if (m->replicas > 1) {
-        ps_str_addf(why, "replicas is %u and must be 1", m->replicas);
+    if (m->replicas > PS_REPLICAS_MAX) {
+        ps_str_addf(why, "replicas is %u and must be 1 or %u", m->replicas,
+                    PS_REPLICAS_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->replicas > 1 && m->mode != PS_MODE_SYNC) {
+        ps_str_addf(why,
+                    "replicas: 2 is for jobs with rounds, and this one has "
+                    "mode %s",
+                    ps_mode_name(m->mode));
+        return PS_E_UNSUPPORTED;
+    }
+    if (m->replicas > 1 && m->num_servers == 0) {
+        ps_str_add(why, "replicas: 2 needs servers, and the job asks for none");
         return PS_E_INVAL;
     }
     if (m->partition_bytes != 0 &&

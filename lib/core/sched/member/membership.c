@@ -5,6 +5,7 @@
  * for suspect_after, it is SUSPECT; its next message makes it ACTIVE again.
  * After longer silence, or when another process takes its name, it is GONE, and
  * its jobs lose it. The same process may return and gets a fresh link. */
+#include "core/sched/place/copies.h"
 #include "core/sched/member/member.h"
 
 #include "base/alloc.h"
@@ -555,6 +556,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     if (member->role == PS_ROLE_SERVER) {
         ps_sched_jobs_try_start(st);
+        ps_sched_copies_name_all(st);
     }
     ps_sched_probe_hello(st, member);
 }

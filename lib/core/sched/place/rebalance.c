@@ -227,6 +227,11 @@ static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
     if (j->phase != PS_JOB_PHASE_RUNNING) {
         return "the job is not running yet";
     }
+    if (j->opt.replicas > 1) {
+        *ret_rc = PS_E_UNSUPPORTED;
+        return "partitions of a job with replicas: 2 do not move: end a server, "
+               "and its backup has them";
+    }
     if (j->opt.mode != PS_MODE_SYNC) {
         *ret_rc = ps_image_check_traits(1u << PS_IMAGE_NO_ROUNDS,
                                         PS_IMAGE_MIGRATE, &why);

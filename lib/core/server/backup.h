@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Places of other servers of which this server is the backup. */
+#pragma once
+
+#include "core/server/job.h"
+
+struct ps_msg_hello;
+
+/* Takes in the places that job_state names: the roles of this server. */
+void ps_server_backup_set_places(struct ps_server_step *st,
+                                 struct ps_server_job *job,
+                                 const struct ps_msg_job_state *m);
+void ps_server_backup_free_all(struct ps_server_job *job);
+
+/* Name of the server that the scheduler has named as the owner of a place whose
+ * backup is here, if this is the hello of that process; NULL: it is not. */
+const char *ps_server_backup_owner_of(const struct ps_server *s,
+                                      const struct ps_msg_hello *m);
+/* Of a copy: 0 with memory for the payload, or the reason to discard it. */
+int ps_server_backup_payload(struct ps_server *s,
+                             const struct ps_server_session *p,
+                             const struct ps_msg *msg, uint64_t len,
+                             struct ps_slice *ret_slice);
+void ps_server_backup_on_copy(struct ps_server_step *st,
+                              struct ps_server_conn *c,
+                              const struct ps_event *ev);
+/* Sends the confirmations of the last steps. */
+void ps_server_backup_flush(struct ps_server_step *st);

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of partitions to the backup of this server's place.
+ *
+ *     ALONE     there is no backup
+ *     FILLING   the backup gets all partitions; what it has does not count yet
+ *     TWO       each change is at the backup before any reply tells of it
+ *
+ * Every change of a partition has a number, which grows over the place. A copy
+ * is the whole partition as it is when it is sent, under the number of its last
+ * change; at most one of a partition is on its way. A partition that the backup
+ * has confirmed at its newest change begins to defer replies (rule O11), and so
+ * does one made while there is a backup. When all of them do, the backup counts,
+ * and the scheduler hears of it (rule O12): in this order, because the scheduler
+ * may promote the backup from then on.
+ *
+ * A copy refers to the buffers of the partition; the next step leaves a buffer
+ * as it is that somebody refers to. */
+#include "core/server/copy.h"
+
+#include "base/alloc.h"
+#include "core/part/image.h"
+#include "core/server/copies.h"
+#include "core/server/inner.h"
+#include "core/server/peer.h"
+#include "core/server/pull.h"
+#include "core/server/reply.h"
+
+/* ------------------------------------------------------------------ replies */
+
+/* Sends the replies that have waited. */
+static void send_replies(struct ps_server_step *st, struct ps_server_job *job,
+                         struct ps_part *part, struct ps_bits *due,
+                         struct ps_bits *due_values)
+{
+    for (uint32_t i = 0;
+         part != NULL && due->words != NULL && i < job->slot_count; i++) {
+        if (ps_bits_get(due, i)) {
+            ps_server_reply_part(st, &job->slots[i], part,
+                                 ps_bits_get(due_values, i),
+                                 part->image.version);
+        }
+    }
+    ps_bits_fini(due);
+    ps_bits_fini(due_values);
+}
+
+static void release_replies(struct ps_server_step *st, struct ps_server_copy *c)
+{
+    struct ps_bits due = c->due;
+    struct ps_bits due_values = c->due_values;
+
+    c->due = (struct ps_bits){0};
+    c->due_values = (struct ps_bits){0};
+    send_replies(st, c->job, ps_store_find(&c->job->store, c->key, c->index),
+                 &due, &due_values);
+}
+
+/* ------------------------------------------------------------ begin and end */
+
+/* Ends the copies to the backup: the place goes on without it. */
+static void copies_end(struct ps_server_step *st, struct ps_server_job *job)
+{
+    struct ps_map *parts = job->copies.parts;
+
+    if (parts == NULL) {
+        return;
+    }
+    PS_MAP_EACH(struct ps_server_copy, c, parts)
+    {
+        c->defers = false;
+        release_replies(st, c);
+    }
+    ps_server_copies_free(job);
+}
+
+/* The backup has all partitions, and replies wait for it: it counts. */
+static void check_filled(struct ps_server_step *st, struct ps_server_job *job)
+{
+    if (job->copies.parts == NULL || job->copies.unfilled > 0 ||
+        job->copies.is_filled) {
+        return;
+    }
+    job->copies.is_filled = true;
+    ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
+                       "job %s: backup server %s has all partitions", job->name,
+                       job->copies.peer->name);
+    ps_server_copies_report(st, job);
+}
+
+void ps_server_copies_report(struct ps_server_step *st,
+                             const struct ps_server_job *job)
+{
+    if (job->copies.is_filled) {
+        ps_server_uplink_send_msg(
+            st, &(struct ps_msg){
+                    .code = PS_MSG_FILLED,
+                    .filled = {.gen = job->gen, .epoch = job->copies.epoch}});
+    }
+}
+
+void ps_server_copies_begin(struct ps_server_step *st,
+                            struct ps_server_job *job, uint32_t epoch,
+                            uint32_t node, uint64_t instance)
+{
+    copies_end(st, job);
+    job->copies.epoch = epoch;
+    job->copies.is_filled = false;
+    if (node == 0) {
+        return;
+    }
+    job->copies.parts = ps_map_new();
+    job->copies.peer = ps_server_peer_obtain(st, node, instance);
+    PS_MAP_EACH(const struct ps_part, part, job->store.parts)
+    {
+        if (part->image.version > 0 || ps_part_has_value(part)) {
+            struct ps_server_copy *c = ps_server_copies_add(job, part, false);
+
+            c->changed = ++job->copies.last_number;
+            job->copies.unfilled++;
+            ps_server_copies_enqueue(c);
+        }
+    }
+    check_filled(st, job);
+}
+
+void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
+{
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    {
+        p->is_used = false;
+    }
+    PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
+    {
+        if (job->copies.peer != NULL) {
+            job->copies.peer->is_used = true;
+        }
+    }
+    ps_server_peer_drop_unused(st);
+}
+
+/* ----------------------------------------------------------------- the copies */
+
+static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
+                      const struct ps_part *part)
+{
+    struct ps_server_job *job = c->job;
+    uint64_t lens[PS_PART_BUFFERS];
+    struct ps_msg msg = {.code = PS_MSG_COPY,
+                         .copy = {.gen = job->gen,
+                                  .epoch = job->copies.epoch,
+                                  .key = part->key,
+                                  .index = part->index,
+                                  .number = c->changed,
+                                  .image = &part->image,
+                                  .image_count = 1,
+                                  .buffer_bytes = lens,
+                                  .buffer_bytes_count = PS_PART_BUFFERS,
+                                  .newest_version = job->newest_version}};
+    uint32_t sent = 0;
+
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        lens[i] = part->buffers[i].len;
+    }
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if (lens[i] > 0) {
+            msg.copy.buffer = (uint8_t)i;
+            ps_server_peer_send(st, job->copies.peer,
+                                ps_packet_new(&msg, &part->buffers[i], 1));
+            sent++;
+        }
+    }
+    if (sent == 0) {
+        ps_server_peer_send(st, job->copies.peer, ps_packet_new(&msg, NULL, 0));
+    }
+    c->sent = c->changed;
+    c->sent_bytes = ps_image_bytes(lens) + 1; /* Never 0. */
+    job->copies.peer->copying_bytes += c->sent_bytes;
+}
+
+/* Sends the copies that wait for this peer. Those of a partition whose next
+ * version is being made wait for that, because the computation may write the
+ * buffers in place. */
+static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
+{
+    PS_LIST_EACH_SAFE(struct ps_server_copy, c, node, &p->waiting)
+    {
+        const struct ps_part *part = ps_store_find(&c->job->store, c->key,
+                                                   c->index);
+
+        if (part == NULL || part->merge != NULL) {
+            continue;
+        }
+        uint64_t bytes = 0;
+
+        for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+            bytes += part->buffers[i].len;
+        }
+        if (p->copying_bytes > 0 &&
+            p->copying_bytes + bytes > PS_COPYING_BYTES_MAX) {
+            break; /* Rule O14. */
+        }
+        ps_list_remove(&c->node);
+        send_copy(st, c, part);
+    }
+}
+
+void ps_server_copy_pump(struct ps_server_step *st)
+{
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    {
+        if (!ps_list_empty(&p->waiting)) {
+            pump_peer(st, p);
+        }
+    }
+}
+
+static void confirm(struct ps_server_step *st, struct ps_server_copy *c,
+                    uint64_t number)
+{
+    c->confirmed = number;
+    ps_server_copies_forget_sent(c);
+    if (c->changed > number) {
+        ps_server_copies_enqueue(c);
+    } else if (!c->defers) {
+        c->defers = true;
+        c->job->copies.unfilled--;
+    } else {
+        release_replies(st, c);
+    }
+}
+
+/* Sends again what the backup has not confirmed. */
+static void resend_job(struct ps_server_job *job)
+{
+    PS_MAP_EACH(struct ps_server_copy, c, job->copies.parts)
+    {
+        if (c->sent != 0) {
+            ps_server_copies_forget_sent(c);
+            ps_server_copies_enqueue(c);
+        }
+    }
+}
+
+void ps_server_copy_on_copied(struct ps_server_step *st,
+                              struct ps_server_peer *p,
+                              const struct ps_msg_copied *m)
+{
+    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
+
+    if (job == NULL || job->copies.peer != p || job->copies.epoch != m->epoch) {
+        return; /* Rule O10: of an earlier epoch. */
+    }
+    if (m->copies_count == 0) {
+        resend_job(job); /* It has just learned that it is the backup. */
+    }
+    for (uint32_t i = 0; i < m->copies_count; i++) {
+        struct ps_server_copy *c = ps_server_copies_find(job, m->copies[i].key,
+                                                         m->copies[i].index);
+
+        if (c != NULL && c->sent != 0 && c->sent == m->copies[i].number) {
+            confirm(st, c, c->sent);
+        }
+    }
+    check_filled(st, job);
+}
+
+void ps_server_copy_resend(struct ps_server_step *st, struct ps_server_peer *p)
+{
+    PS_MAP_EACH(struct ps_server_job, job, st->s->jobs.by_gen)
+    {
+        if (job->copies.peer == p) {
+            resend_job(job);
+        }
+    }
+}
