@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on hosts of its own: each daemon in a network namespace, joined by
-one switch, and faults of networks. Needs root, ip, iptables and ethtool.
+"""A cluster on hosts of its own, which are network namespaces, joined by one
+switch, and faults of networks. Each daemon has one, unless `hosts` numbers them. Needs root, ip, iptables and ethtool.
 
     with Hosts(folder, servers=2, agents=2) as h:
         h.lose(h.all, 0.3)       # of the packets that these hosts receive
@@ -25,17 +25,32 @@ def run(words):
     assert done.returncode == 0, (words, done.stderr)
 
 
+def missing():
+    """Reason why no hosts can be made here, or None."""
+    try:
+        with netns.Topology(1, 0, 0, packets=True) as top:
+            for words in (["ethtool", "-K", "eth0", "tso", "off"],
+                          ["iptables", "-A", "INPUT", "-m", "statistic",
+                           "--mode", "random", "--probability", "0.5", "-j",
+                           "DROP"]):
+                run(top.inside(1) + words)
+    except (netns.Missing, AssertionError) as e:
+        return str(e)
+    return None
+
+
 class Hosts(support.Trio):
     """A trio whose daemons have one host each; workers run on the hosts of
     their agents where they need the network."""
 
-    def __init__(self, folder, servers=2, agents=2, **options):
+    def __init__(self, folder, servers=2, agents=2, hosts=None, **options):
         # Default times: the test measures them.
         super().__init__(folder, servers=servers, agents=agents, **options)
         self.options = [o for o in self.options if o not in support.CALM]
         self.all = ["sched"] + self.server_names + self.agent_names
-        self.number = {name: i + 1 for i, name in enumerate(self.all)}
-        self.top = netns.Topology(len(self.all), 0, 0, packets=True)
+        self.number = hosts or {name: i + 1 for i, name in enumerate(self.all)}
+        self.top = netns.Topology(max(self.number.values()), 0, 0,
+                                  packets=True)
         self.port = 9091
         self.lossy = set()
 
@@ -102,7 +117,8 @@ class Hosts(support.Trio):
             argv += ["--port-file", str(self.folder / f"{name}.port")]
         for option in options:
             argv += ["-o", option]
-        self.daemons[name] = support.Daemon(name, argv, self.folder)
+        self.daemons[name] = support.Daemon(name, argv, self.folder,
+                                            store=self.store(name))
         return self.daemons[name]
 
     def psctl(self, *words, endpoint=None, timeout="20s"):

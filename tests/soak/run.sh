@@ -5,6 +5,7 @@
 # soak [SECONDS]: random simulator seeds until the time is up.
 # soak psched [COUNT] [--part PART]: psched is killed, restarted and cut off.
 # soak deaths [COUNT] [--seed N]: servers die and come back with their memory.
+# soak together [SECONDS] [--seed N]: all faults together, on three hosts.
 # soak network [--short] [--only PART]: loss, cut links, killed daemons.
 # soak neighbours [SECONDS [KIND...]]: a job beside peers that ask for too much.
 # soak liar [SECONDS]: a server that lies beside a job that checks its sums.
@@ -50,7 +51,7 @@ cmd_soak() {
         soak_program soak/network.py "${more[@]}"
         soak_program soak/kills.py
         ;;
-    deaths | neighbours | liar | scale) soak_program "soak/$part.py" "${more[@]}" ;;
+    deaths | together | neighbours | liar | scale) soak_program "soak/$part.py" "${more[@]}" ;;
     diverged)
         PSKV_DIVERGED_PROGRAMS=${2:-1000} PSKV_DIVERGED_SEED=${3:-$(date +%s)} \
             PSKV_BUILD_DIR="$PWD/$BUILD" /usr/bin/python3 -m pytest -q -s \

@@ -21,14 +21,17 @@ class Training:
     """Rounds of all keys on all workers, one after the other."""
 
     def __init__(self, trio, optimizer, workers=4, name="job", keys=KEYS,
-                 **env):
+                 codec=None, kind="mixed", **env):
         env.setdefault("PSKV_OP_TIMEOUT", f"{support.limit(60):.0f}s")
         env.setdefault("PSKV_PARTITION_BYTES", 65536)
         self.trio = trio
         self.job = support.Job(trio, workers, name, **env)
+        if codec is not None:
+            self.job.tell(codec)
         self.keys = [self.job.key(*k) for k in keys]
         self.names = " ".join(str(k) for k in self.keys)
         self.results = []
+        self.kind = kind
         if optimizer is not None:
             self.job.tell(OPTIMIZERS[optimizer])
             for k, (_, _, count) in zip(self.keys, keys):
@@ -38,7 +41,7 @@ class Training:
 
     def say(self, ranks=None):
         for w in self.job if ranks is None else ranks:
-            w.say(f"rounds mixed 1 1 0 {self.names}")
+            w.say(f"rounds {self.kind} 1 1 0 {self.names}")
 
     def hear(self):
         self.results.append(self.job.hear())
@@ -53,7 +56,7 @@ class Training:
         for w in self.job:
             h = hashlib.sha256()
             for k in self.keys:
-                path = self.trio.folder / f"weights{k}"
+                path = self.trio.folder / f"weights-{self.job.name}-{k}"
                 w.ask(f"pull {k} out={path}")
                 h.update(path.read_bytes())
             found.add(h.hexdigest())

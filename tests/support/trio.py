@@ -406,13 +406,17 @@ class Trio:
             argv += ["-o", option]
         if name in self.daemons:  # Its log is overwritten.
             assert not self.daemons[name].crash(), self.daemons[name].crash()
-        store = None
-        if self.keep == "store" and name in self.server_names:
-            if name not in self.stores:
-                self.stores[name] = FdStore(self.folder / f"{name}.notify")
-            store = self.stores[name]
-        self.daemons[name] = Daemon(name, argv, self.folder, store=store)
+        self.daemons[name] = Daemon(name, argv, self.folder,
+                                    store=self.store(name))
         return self.daemons[name]
+
+    def store(self, name):
+        """Store of a server's descriptors, if it has one."""
+        if self.keep != "store" or name not in self.server_names:
+            return None
+        if name not in self.stores:
+            self.stores[name] = FdStore(self.folder / f"{name}.notify")
+        return self.stores[name]
 
     def start(self):
         deadline = Deadline()

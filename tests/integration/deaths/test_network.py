@@ -11,7 +11,6 @@ from trio import SOURCE
 sys.path += [str(SOURCE / "tests" / folder) for folder in ("soak", "bench")]
 
 import hosts  # noqa: E402
-import netns  # noqa: E402
 from network import Case  # noqa: E402
 
 LOSS_S = 5
@@ -22,15 +21,9 @@ PATIENT = ["heartbeat.dead_after=60s"]
 
 @pytest.fixture(scope="module", autouse=True)
 def namespaces():
-    try:
-        with netns.Topology(1, 0, 0, packets=True) as top:
-            for words in (["ethtool", "-K", "eth0", "tso", "off"],
-                          ["iptables", "-A", "INPUT", "-m", "statistic",
-                           "--mode", "random", "--probability", "0.5", "-j",
-                           "DROP"]):
-                hosts.run(top.inside(1) + words)
-    except (netns.Missing, AssertionError) as e:
-        pytest.skip(f"no hosts can be made here: {e}")
+    reason = hosts.missing()
+    if reason is not None:
+        pytest.skip(f"no hosts can be made here: {reason}")
 
 
 def run(case, folder):
