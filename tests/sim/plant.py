@@ -773,11 +773,60 @@ static void pending_free(struct ps_sched_norm *n)
          "if (place != NULL && place->instance != s->opt.instance) {",
          "    if (place != NULL && place->instance == 0) {"),
     ],
+    "sched/lifecycle: takes a process that has lost its memory": [
+        ("lib/core/sched/job/lifecycle.c",
+         "if (m->epoch == 0 || m->memory != PS_PART_MEMORY_KEPT) {",
+         "if (false) {"),
+    ],
+    "sched/lifecycle: takes the answer of an earlier place": [
+        ("lib/core/sched/job/lifecycle.c",
+         "if (m->epoch != on->epoch && m->epoch != 0) {",
+         "if (false) {"),
+    ],
+    "sched/lifecycle: leaves the place to the process before": [
+        ("lib/core/sched/job/lifecycle.c",
+         "ps_sched_job_take_place(st->s, on, m);", ""),
+    ],
+    "sched/lifecycle: waits for each process of a server again": [
+        ("lib/core/sched/job/lifecycle.c",
+         """if (on->return_by != PS_TIME_NEVER) {
+        return;""",
+         """    if (on->return_by == 0) {
+        return;"""),
+    ],
+    "server/admission: begins again in a place of its own": [
+        ("lib/core/server/admission.c",
+         "job->kept.memory = PS_PART_MEMORY_KEPT; /* The same process. */",
+         "job->kept.memory = PS_PART_MEMORY_NEW;"),
+    ],
+    "server/restore: trusts its memory more than its agents": [
+        ("lib/core/server/restore.c",
+         "if (known > (part != NULL ? versions_of(part) : 0)) {",
+         "if (false) {"),
+    ],
+    "agent/reply: takes the next process of a server for the last": [
+        ("lib/core/agent/reply.c",
+         "s->instance != 0 && s->instance != m->instance);", "false);"),
+    ],
 }
 
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "sched/lifecycle: takes a process that has lost its memory":
+        "unit/test_sched_return.c",
+    "sched/lifecycle: takes the answer of an earlier place":
+        "unit/test_sched_return.c",
+    "sched/lifecycle: leaves the place to the process before":
+        "unit/test_sched_return.c",
+    "sched/lifecycle: waits for each process of a server again":
+        "unit/test_sched_return.c",
+    "server/admission: begins again in a place of its own":
+        "unit/test_server_kept.c",
+    "server/restore: trusts its memory more than its agents":
+        "unit/test_server_kept.c",
+    "agent/reply: takes the next process of a server for the last":
+        "unit/test_agent_links.c",
     "part/records: believes where a record says its buffers are":
         "unit/test_server_kept.c",
     "server/admission: takes the place of its predecessor":

@@ -229,6 +229,8 @@ void world_kill_server(struct world *w, uint32_t index);
  * again after `away`. */
 void world_kill_server_at_store(struct world *w, uint32_t index, uint64_t nth,
                                 ps_time away);
+/* The next process of a dead server finds no state memory. */
+void world_drop_state(struct world *w, uint32_t index);
 /* Stores of all servers into their state memory. */
 uint64_t world_state_stores(const struct world *w);
 void world_restart_server(struct world *w, uint32_t index);

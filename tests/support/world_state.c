@@ -136,6 +136,14 @@ void world_state_die(struct world *w, struct wnode *n)
     n->wakes_at = w->now + 1; /* It does nothing until then. */
 }
 
+void world_drop_state(struct world *w, uint32_t index)
+{
+    struct wnode *n = &w->node[1 + index];
+
+    assert(!n->alive);
+    world_state_free(n);
+}
+
 void world_kill_server_at_store(struct world *w, uint32_t index, uint64_t nth,
                                 ps_time away)
 {
