@@ -519,20 +519,35 @@ static void check_nodes(const struct report *r, struct health *h)
     }
 }
 
+/* True if the text begins so. */
+static bool begins_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+static const char *standstill_action(const char *standstill)
+{
+    if (begins_with(standstill, "DIVERGED")) {
+        return "all ranks must make the same calls in the same order; psctl "
+               "stall shows their processes";
+    }
+    return begins_with(standstill, "waits for server")
+               ? "a server that systemd or pslaunch has started comes back by "
+                 "itself; else start it on the same host as before"
+               : "start more servers, or ask for fewer";
+}
+
 /* Reports why a job cannot go on, or begin. */
 static void check_standstill(const struct report *r,
                              const struct ps_msg_job_row *j, struct health *h)
 {
-    const bool is_ring = strncmp(j->standstill, "DIVERGED", 8) == 0;
+    const bool is_ring = begins_with(j->standstill, "DIVERGED");
     struct ps_str s;
 
     if (!job_is_open(j) || j->standstill[0] == '\0') {
         return;
     }
-    s = begin_finding(h, LEVEL_PROBLEM,
-                      is_ring ? "all ranks must make the same calls in the "
-                                "same order; psctl stall shows their processes"
-                              : "start more servers, or ask for fewer");
+    s = begin_finding(h, LEVEL_PROBLEM, standstill_action(j->standstill));
     ps_str_add(&s, "job ");
     add_job_name(&s, r, j->name, j->uid);
     ps_str_add(&s, is_ring ? " is " : " ");

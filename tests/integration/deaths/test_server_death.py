@@ -94,11 +94,12 @@ def test_a_job_that_waits_says_so_and_ends_in_the_end(trio):
         job.say(f"rounds mixed 100 5 0 {keys}")
         wait_for(lambda: "waits for server ps0, which has the only copy of 9 "
                  "keys (" in t.psctl("status")[1], "the wait in psctl status")
+        assert "start it on the same host as before" in t.psctl("doctor")[1]
         with pytest.raises(WorkerError, match="server ps0 was lost: .*; it had "
                            "the only copy of 9 keys of job job, and did not "
                            "come back within 3 s"):
             job.hear()
-        print(t.psctl("events")[1])
+        assert " waits " in t.psctl("events")[1]
 
 
 def test_a_server_without_a_keeper_ends_jobs_at_once(trio):
