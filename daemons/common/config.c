@@ -231,6 +231,7 @@ void daemon_print_help(const struct daemon *d)
                "with "
                "its memory\n                           when it is killed\n");
     }
+    printf("%s", d->spec->commands != NULL ? d->spec->commands : "");
     printf("  -l, --log-level LEVEL    error, warning, notice, info, debug or "
            "trace\n"
            "      --log-format FORMAT  auto, journal, text or json\n"

@@ -225,7 +225,7 @@ static void daemon_stop(void *ctx, int signum)
     ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
     ps_notify("STOPPING=1");
     daemon_http_publish(d);
-    if (ps_keeper_survives_stop()) {
+    if (ps_keeper_survives_stop() || d->app.store_change != NULL) {
         shut_down_machine(d); /* The next process goes on with the jobs. */
         return;
     }
@@ -257,6 +257,21 @@ static void machine_failed(void *ctx, int rc)
     ps_log(PS_LOG_ERROR, "cannot go on: %s", ps_strerror(rc));
     d->exit_code = ps_exit_code(rc);
     close_driver(d);
+}
+
+static void change_store(void *ctx, const struct ps_store_row *rows,
+                         uint32_t count)
+{
+    const struct daemon *d = ctx;
+
+    d->app.store_change(d->app.self, rows, count);
+}
+
+static bool commit_store(void *ctx)
+{
+    const struct daemon *d = ctx;
+
+    return d->app.store_commit(d->app.self);
 }
 
 static void on_idle(void *ctx)
@@ -395,6 +410,10 @@ static void make_driver(struct daemon *d)
         .ctx = d,
     };
 
+    if (d->app.store_change != NULL) {
+        opt.store = (struct ps_driver_store){.change = change_store,
+                                             .commit = commit_store};
+    }
     if (d->spec->socket != NULL) {
         opt.local_max = d->spec->socket(d->config.values).max;
     }

@@ -53,11 +53,16 @@ struct ps_daemon_app {
     void *self; /* Argument of close(), ready(), residue() and dump(). */
     struct ps_machine machine;
     struct ps_arenas *arenas; /* Owned by `self`; NULL: none. */
+    /* As in struct ps_driver_store, with `self`. */
+    void (*store_change)(void *self, const struct ps_store_row *rows,
+                         uint32_t count);
+    bool (*store_commit)(void *self);
 };
 
 /* Description of one daemon. `values` is the program's options struct. */
 struct ps_daemon_spec {
-    const char *summary; /* For --help. */
+    const char *summary;  /* For --help. */
+    const char *commands; /* Lines of --help; NULL: none of its own. */
     enum ps_role self;
     const struct ps_option_set *options;
     size_t values_size;

@@ -51,6 +51,8 @@ int ps_exit_code(int rc)
     case PS_E_FULL:
     case PS_E_VERSION:
         return PS_EXIT_TEMPFAIL;
+    case PS_E_IO:
+        return PS_EXIT_IOERR;
     case PS_E_UNREACH:
     case PS_E_TIMEOUT:
         return PS_EXIT_UNAVAILABLE;

@@ -9,9 +9,12 @@
 #include "common/metrics.h"
 #include "common/options.h"
 #include "core/sched/sched.h"
+#include "core/sched/store.h"
+#include "psched/store.h"
 #include "psched/tokens.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +23,83 @@ struct app {
     struct ps_trace *trace;
     struct ps_sched *sched;
     struct psched_tokens *tokens;
+    struct psched_store *store; /* NULL: none. */
 };
+
+/* Path of the file; "": none. */
+static void find_state_file(const char *option, char ret[PATH_MAX])
+{
+    const char *folder = getenv("STATE_DIRECTORY");
+
+    if (strcmp(option, "auto") != 0) {
+        ps_str_copy(ret, PATH_MAX, option);
+    } else if (folder != NULL && folder[0] == '/' &&
+               strchr(folder, ':') == NULL) {
+        snprintf(ret, PATH_MAX, "%s/psched.state", folder);
+    } else {
+        *ret = '\0';
+    }
+}
+
+static int open_store(struct app *app, const struct psched_options *o)
+{
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    char path[PATH_MAX];
+    int rc;
+
+    find_state_file(o->state_file, path);
+    if (*path == '\0') {
+        ps_log(PS_LOG_NOTICE, "state.file is not set: jobs end if this process "
+                              "is restarted");
+        return 0;
+    }
+    rc = psched_store_open(path, &app->store, &why);
+    if (rc != 0) {
+        ps_log(PS_LOG_ERROR, "state.file: %s", why.data);
+    }
+    return rc;
+}
+
+/* Reads the file, after which it gets what changes. */
+static int load_store(struct app *app, ps_time now)
+{
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+    if (app->store != NULL) {
+        ps_sched_store_set_room(app->sched, psched_store_has_room, app->store);
+    }
+    if (app->store == NULL ||
+        psched_store_load(app->store, app->sched, now, &why) == 0) {
+        return 0;
+    }
+    ps_log(PS_LOG_ERROR,
+           "state.file: %s; put a copy of the file in its place, or move it "
+           "away, which ends all jobs",
+           why.data);
+    return PS_E_CONFIG;
+}
+
+static void change_store(void *self, const struct ps_store_row *rows,
+                         uint32_t count)
+{
+    psched_store_change(((struct app *)self)->store, rows, count);
+}
+
+static bool commit_store(void *self)
+{
+    return psched_store_commit(((struct app *)self)->store);
+}
+
+static void close_app(void *arg)
+{
+    struct app *app = arg;
+
+    ps_sched_free(app->sched);
+    ps_trace_free(app->trace);
+    psched_tokens_free(app->tokens);
+    psched_store_close(app->store);
+    ps_free(app);
+}
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     struct ps_daemon_app *ret_app)
@@ -49,6 +128,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     };
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     struct app *app;
+    int rc;
 
     /* Checked by check_options(). */
     opt.operator_count = ps_users_find(&o->operators, opt.operators,
@@ -59,6 +139,11 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         ps_log(PS_LOG_ERROR, "security.tokens.key: %s", why.data);
         ps_free(app);
         return PS_E_CONFIG;
+    }
+    rc = open_store(app, o);
+    if (rc != 0) {
+        close_app(app);
+        return rc;
     }
     opt.token_ops = psched_tokens_ops(app->tokens);
     opt.tokens = psched_tokens_stored(app->tokens, &opt.token_count);
@@ -71,19 +156,17 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     app->trace = ps_trace_new();
     opt.trace = app->trace;
     app->sched = ps_sched_new(&opt, facts->now);
-    *ret_app = (struct ps_daemon_app){.self = app,
-                                      .machine = ps_sched_machine(app->sched)};
+    rc = load_store(app, facts->now);
+    if (rc != 0) {
+        close_app(app);
+        return rc;
+    }
+    *ret_app = (struct ps_daemon_app){
+        .self = app,
+        .machine = ps_sched_machine(app->sched),
+        .store_change = app->store != NULL ? change_store : NULL,
+        .store_commit = commit_store};
     return 0;
-}
-
-static void close_app(void *arg)
-{
-    struct app *app = arg;
-
-    ps_sched_free(app->sched);
-    ps_trace_free(app->trace);
-    psched_tokens_free(app->tokens);
-    ps_free(app);
 }
 
 static uint64_t report_residue(const void *arg)
@@ -283,6 +366,9 @@ static bool check_options(const void *values, const struct ps_options *o,
 static const struct ps_daemon_spec psched_spec = {
     .summary = "The scheduler: who is a member, which jobs there are, where "
                "keys lie.",
+    .commands =
+        "      --check-state FILE   read a state.file and exit: 0 or 78\n"
+        "      --copy-state FROM TO copy a state.file, check it and exit\n",
     .self = PS_ROLE_SCHED,
     .options = &psched_set,
     .values_size = sizeof(struct psched_options),
@@ -307,5 +393,9 @@ static const struct ps_daemon_spec psched_spec = {
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && (strcmp(argv[1], "--check-state") == 0 ||
+                     strcmp(argv[1], "--copy-state") == 0)) {
+        return psched_store_main(argc, argv);
+    }
     return ps_daemon_main(&psched_spec, argc, argv);
 }

@@ -8,6 +8,9 @@
 /* Room for what is added to the name of the key's file. */
 #define PS_TOKEN_KEY_PATH_MAX 4000
 
+/* And for what SQLite adds. */
+#define PS_STATE_PATH_MAX     4000
+
 #define MSEC                  INT64_C(1000000)
 #define BEAT                  PS_MILLIS(500)
 #define DAY                   (INT64_C(86400) * 1000000000)
@@ -63,6 +66,15 @@ static const struct ps_option rows[] = {
          "File with the key that signs tokens, made at the first start with "
          "mode 0600; a list of tokens lies beside it. Empty: a key of this "
          "process, with which its tokens end."},
+    {.path = "state.file",
+     .text = "auto",
+     .type = PS_OPTION_STRING,
+     .max = PS_STATE_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .offset = AT(state_file),
+     .help = "File from which the next process goes on with members and jobs; "
+             "auto is psched.state in the state directory of the service, and "
+             "none without one. null: none, so that a restart ends jobs."},
     {.path = "heartbeat.interval",
      .text = "auto",
      .type = PS_OPTION_DURATION,

@@ -23,8 +23,9 @@ struct psched_options {
     unsigned mode;
     const char *group; /* "": that of the process. */
     struct ps_option_list operators;
-    int read;              /* 0: all, 1: token. */
-    const char *token_key; /* "": a key of the process. */
+    int read;               /* 0: all, 1: token. */
+    const char *token_key;  /* "": a key of the process. */
+    const char *state_file; /* "": none; "auto": in the state directory. */
 };
 
 extern const struct ps_option_set psched_set;

@@ -200,6 +200,8 @@ static bool start_sched(struct run *r)
     }
     words_option(&w, "listen.port", at->sched_port);
     words_option(&w, "control.socket", control);
+    /* It ends with the job, and none takes its place. */
+    words_option(&w, "state.file", "null");
     words_listen(&w, r, at);
     return start_daemon(r, 0, 0, &w, NULL) &&
            await_ready(r, &r->child[r->child_count - 1]);

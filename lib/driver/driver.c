@@ -164,10 +164,11 @@ static bool resume_paused(struct ps_driver *d)
 /* Does what there is to do, once. False: there was nothing, at *ret_now. */
 static bool before_poll_once(struct ps_driver *d, ps_time *ret_now)
 {
-    bool any = !ps_list_empty(&d->dials.ended);
+    bool any = !ps_list_empty(&d->dials.ended) || d->awaits_commit;
     ps_time now;
 
-    if (any) {
+    driver_commit(d); /* Of all steps of this turn. */
+    if (!ps_list_empty(&d->dials.ended)) {
         driver_report_dials(d);
     }
     if (ps_alloc_is_starved()) {
@@ -248,6 +249,7 @@ static bool before_poll(void *ctx)
         more = !d->is_closing && d->failure == 0 && before_poll_once(d, &now);
     }
     if (d->is_closing) {
+        driver_commit(d);
         driver_report_dials(d);
         (void)flush_queued(d);
         return false;

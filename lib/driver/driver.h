@@ -40,8 +40,8 @@ struct ps_driver_liveness {
 struct ps_driver_store {
     /* Changes rows in a transaction. NULL: the machine stores nothing. */
     void (*change)(void *ctx, const struct ps_store_row *rows, uint32_t count);
-    /* Commits the transaction: called before output of this turn of the loop
-     * leaves. False: that failed, and nothing leaves any more. */
+    /* Commits the transaction: once in a turn of the loop, before later effects
+     * are carried out. False: that failed, and the daemon ends without them. */
     bool (*commit)(void *ctx);
 };
 

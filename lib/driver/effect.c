@@ -323,15 +323,14 @@ static uint64_t source_of_cause(const struct ps_driver *d)
     return c != NULL ? c->log_source : d->fx.closed_source;
 }
 
-void driver_apply_effects(struct ps_driver *d)
+static void carry_out_effects(struct ps_driver *d)
 {
     for (uint32_t i = 0; i < d->fx.count; i++) {
         struct ps_fx *fx = &d->fx.items[i];
 
         switch (fx->type) {
         case PS_FX_STORE:
-            d->opt.store.change(d->opt.ctx, fx->store.rows, fx->store.count);
-            break;
+            break; /* See driver_commit(). */
         case PS_FX_SEND:
             send_packet(d, fx);
             break;
@@ -364,6 +363,39 @@ void driver_apply_effects(struct ps_driver *d)
         }
     }
     ps_effects_clear(&d->fx);
+}
+
+void driver_apply_effects(struct ps_driver *d)
+{
+    for (uint32_t i = 0; d->opt.store.change != NULL && i < d->fx.count &&
+                         !d->awaits_commit;
+         i++) {
+        d->awaits_commit = d->fx.items[i].type == PS_FX_STORE;
+    }
+    if (!d->awaits_commit) {
+        carry_out_effects(d);
+    }
+}
+
+void driver_commit(struct ps_driver *d)
+{
+    if (!d->awaits_commit) {
+        return;
+    }
+    d->awaits_commit = false;
+    for (uint32_t i = 0; i < d->fx.count; i++) {
+        const struct ps_fx *fx = &d->fx.items[i];
+
+        if (fx->type == PS_FX_STORE) {
+            d->opt.store.change(d->opt.ctx, fx->store.rows, fx->store.count);
+        }
+    }
+    if (d->opt.store.commit(d->opt.ctx)) {
+        carry_out_effects(d);
+    } else {
+        ps_effects_clear(&d->fx); /* Nobody hears of it. */
+        d->failure = PS_E_IO;
+    }
 }
 
 void driver_feed(struct ps_driver *d, struct ps_event *ev)

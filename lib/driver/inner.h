@@ -164,6 +164,8 @@ struct ps_driver {
     bool is_stepping;
     bool is_closing;
     int failure;
+    /* Effects wait for the commit of what an earlier one stores. */
+    bool awaits_commit;
     void (*closed)(void *ctx); /* NULL: not closing, or closed. */
     /* Count of freed arenas at the last notice to peers. */
     uint64_t arenas_freed;
@@ -262,6 +264,8 @@ void driver_cancel_accepting(struct ps_driver *d);
 
 /* dial.c */
 
+/* Commits what effects store, and carries out those that wait for it. */
+void driver_commit(struct ps_driver *d);
 /* Carries out PS_FX_DIAL and PS_FX_PROBE. */
 void driver_dial(struct ps_driver *d, const struct ps_fx *fx);
 void driver_probe(struct ps_driver *d, const struct ps_fx *fx);

@@ -49,6 +49,19 @@ void ps_sched_store_fini(struct ps_sched *s)
     free_rows(&s->store);
 }
 
+void ps_sched_store_set_room(struct ps_sched *s, ps_sched_has_room *has_room,
+                             void *arg)
+{
+    s->store.has_room = has_room;
+    s->store.room_arg = arg;
+}
+
+bool ps_sched_store_has_room(const struct ps_sched *s, struct ps_str *why)
+{
+    return s->store.has_room == NULL ||
+           s->store.has_room(s->store.room_arg, why);
+}
+
 /* ------------------------------------------------------------------- marks */
 
 static bool is_stored(const struct ps_sched *s)

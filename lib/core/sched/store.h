@@ -49,6 +49,9 @@ struct ps_sched_row_key {
     uint64_t b;
 };
 
+/* False with the reason: the store has no room for another job or key. */
+typedef bool ps_sched_has_room(void *arg, struct ps_str *why);
+
 /* State of the store in struct ps_sched. */
 struct ps_sched_store {
     uint64_t id; /* welcome.store; 0: nothing is stored. */
@@ -58,6 +61,8 @@ struct ps_sched_store {
     uint32_t loaded_epoch;
     /* Greatest epoch of members that the log has named. */
     uint32_t logged_epoch;
+    ps_sched_has_room *has_room; /* NULL: it always has. */
+    void *room_arg;
     struct ps_list members; /* Whose rows have to be written. */
     struct ps_list jobs;
     struct ps_store_row *rows; /* Of this step so far; owned. */
@@ -82,6 +87,10 @@ struct ps_sched_job_store {
 void ps_sched_store_init(struct ps_sched *s);
 void ps_sched_store_fini(struct ps_sched *s);
 
+/* Sets how jobs and keys are admitted. */
+void ps_sched_store_set_room(struct ps_sched *s, ps_sched_has_room *has_room,
+                             void *arg);
+bool ps_sched_store_has_room(const struct ps_sched *s, struct ps_str *why);
 /* The object has changed: its rows are written at the end of the step. */
 void ps_sched_store_member(struct ps_sched *s, struct ps_member *m);
 void ps_sched_store_job(struct ps_sched *s, struct ps_sched_job *j);

@@ -478,6 +478,9 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
                          "it a first value");
     } else {
         rc = check_new_key(j, m, &why);
+        if (rc == 0 && !ps_sched_store_has_room(st->s, &why)) {
+            rc = PS_E_FULL;
+        }
         if (rc == 0) {
             append_key_name(&why, m->name);
             rc = place_new_key(st, j, m, &k, &why);

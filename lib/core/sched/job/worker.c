@@ -582,6 +582,9 @@ static int check_new_job(const struct ps_sched *s,
                     m->name, m->num_servers, usable, name);
         return PS_E_REFUSED;
     }
+    if (!ps_sched_store_has_room(s, why)) {
+        return PS_E_REFUSED;
+    }
     if (ps_map_count(s->jobs) >= PS_JOBS_MAX) {
         ps_str_addf(why,
                     "the cluster runs %u jobs, which is the limit; end one or "
