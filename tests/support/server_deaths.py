@@ -2,8 +2,6 @@
 """Training under deaths of servers whose state memory is kept: the bits are those
 of a run in which nothing dies."""
 import hashlib
-import os
-import signal
 import time
 
 import trio as support
@@ -74,15 +72,9 @@ def undisturbed(trio, optimizer, rounds, **options):
 
 
 def kill(trio, name):
-    """Ends the process of a server: that of its keeper, which starts it again, or
-    that of which the store has the memory."""
-    daemon = trio.daemons[name]
-    if trio.keep == "keeper":
-        pid = support.wait_for(daemon.kept, f"the process of {name}")
-        os.kill(pid, signal.SIGKILL)
-        support.wait_for(lambda: daemon.kept() != pid, f"the end of {name}")
-        return
-    daemon.stop(support.Deadline(), kill=True)
+    """Ends the process of a server, of which the store has the memory, and starts
+    the next one."""
+    trio.daemons[name].stop(support.Deadline(), kill=True)
     trio.launch(name)
 
 

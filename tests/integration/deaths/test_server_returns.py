@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that dies by SIGKILL comes back with its state memory, from its keeper
-or from the store of a service manager: the job goes on, and has the bits of one in
-which nothing dies. ./dev soak deaths does it at random moments, and many times."""
+"""A server that dies by SIGKILL comes back with its state memory, from the store of
+a service manager: the job goes on, and has the bits of one in which nothing dies.
+test_server_death.py has keepers; ./dev soak deaths does it many times."""
 import pytest
 from server_deaths import OPTIMIZERS, Training, kill, undisturbed
 
 DEATHS = 6
 
 
-def train(trio, optimizer, servers, keep):
+def train(trio, optimizer, servers):
     """The server dies when some of the workers have begun a round."""
-    t = trio(servers=servers, agents=2, keep=keep)
+    t = trio(servers=servers, agents=2, keep="store")
     training = Training(t, optimizer)
     with training.job:
         training.round()
-        # A keeper waits longer after each death.
-        for i in range(DEATHS if keep == "store" else 3):
+        for i in range(DEATHS):
             begun = 2 * i % (len(training.job.workers) + 1)
             training.say(training.job.workers[:begun])
             kill(t, f"ps{i % servers}")
@@ -24,7 +23,7 @@ def train(trio, optimizer, servers, keep):
             training.round()
         digest = training.digest()
     texts = "".join(d.text() for d in t.servers())
-    assert texts.count(" from state memory\n") >= DEATHS // 2
+    assert texts.count(" from state memory\n") >= DEATHS
     t.await_empty()
     return training.results, digest
 
@@ -32,12 +31,6 @@ def train(trio, optimizer, servers, keep):
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_deaths_of_servers_change_no_bit(trio, optimizer, servers):
-    results = train(trio, optimizer, servers, "store")
+    results = train(trio, optimizer, servers)
     clean = trio(servers=servers, agents=2)
     assert results == undisturbed(clean, optimizer, len(results[0]))
-
-
-def test_a_keeper_starts_its_server_again(trio):
-    results = train(trio, "adam", 1, "keeper")
-    clean = trio(servers=1, agents=2)
-    assert results == undisturbed(clean, "adam", len(results[0]))

@@ -257,9 +257,9 @@ def test_other_peers_are_refused_with_peer_and_reason(trio, authority, tmp):
          "agent", "its certificate has not exactly one name of the form "
          "URI:ps://CLUSTER/ROLE/NAME"),
         (t.servers()[0], authority.issue("ctl", "alice"), "ctl",
-         "its certificate is of role ctl, not agent (ps://lab/ctl/alice)"),
+         "its certificate is of role ctl, not server or agent (ps://lab/ctl/alice)"),
         (t.servers()[0], authority.folder("sched"), "sched",
-         "its certificate is of role sched, not agent (ps://lab/sched/sched)"),
+         "its certificate is of role sched, not server or agent (ps://lab/sched/sched)"),
     ]
     for daemon, folder, role, reason in cases:
         peer = hello(daemon.port, folder, role)
