@@ -579,8 +579,6 @@ static void add_kept(struct world_options *o)
         return;
     }
     o->faults.keep_crash = 1 + (uint32_t)ps_rng_below(&r, 5);
-    /* The new process does not know which partitions have moved away. */
-    o->faults.rebalance = 0;
     /* A step needs the states of two versions. */
     o->store_budget *= 2;
 }

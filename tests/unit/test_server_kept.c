@@ -683,6 +683,32 @@ static void the_same_process_keeps_its_partitions_in_a_newer_place(void **state)
     memory_free(m);
 }
 
+/* A partition has moved away before its server died, and an agent does not know
+ * it (rule E9). One that has been forgotten is refused for good in the end. */
+static void a_partition_that_is_not_in_the_memory_may_have_moved(void **state)
+{
+    const float grad[COUNT] = {1, 2, 3, 4, 5};
+    struct push_options push = {
+        .key = 1, .round = 1, .count = COUNT, .data = grad};
+    struct memory *m = memory_new();
+    struct world *w = world_in(&kept_optimizers[0], m);
+
+    (void)state;
+    run_to_the_end(w);
+    agent_push(&w->agents[0], &push);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_NOKEY);
+    world_free(w);
+    w = world_in(&kept_optimizers[0], m);
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+    agent_push(&w->agents[0], &push);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_FUTURE);
+    world_run(w, PS_SECONDS(11));
+    agent_push(&w->agents[0], &push);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_NOKEY);
+    world_free(w);
+    memory_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -700,6 +726,7 @@ int main(void)
             a_version_that_an_agent_knows_and_the_server_lacks_is_lost),
         cmocka_unit_test(
             the_same_process_keeps_its_partitions_in_a_newer_place),
+        cmocka_unit_test(a_partition_that_is_not_in_the_memory_may_have_moved),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,6 +63,7 @@ struct ps_server_profile {
 struct ps_server_job_kept {
     uint32_t epoch;             /* Of this server's place; 0: none is stated. */
     enum ps_part_memory memory; /* Origin of the partitions. */
+    ps_time taken_at;           /* When they were taken over; 0: never. */
     struct ps_record_place record;
     bool is_partial; /* Some partition has no record, for lack of room. */
 };
