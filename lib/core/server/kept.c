@@ -113,6 +113,22 @@ static void give_up(struct ps_server_step *st, struct ps_server_job *job,
     }
 }
 
+/* Rows are written in place. */
+static void note_rows(struct ps_server_step *st, struct ps_server_job *job,
+                      struct ps_part *part)
+{
+    ps_records_remove(job->store.records, &part->record.place);
+    ps_part_release_record(part);
+    if (!job->kept.is_partial) {
+        job->kept.is_partial = true;
+        ps_effects_log_for(st->fx, &job->account, PS_LOG_NOTICE,
+                           "job %s: key %u has rows, which state memory does "
+                           "not keep: the job does not survive a restart of "
+                           "this server",
+                           job->name, part->key);
+    }
+}
+
 void ps_server_kept_write(struct ps_server_step *st)
 {
     struct ps_part *part;
@@ -121,9 +137,12 @@ void ps_server_kept_write(struct ps_server_step *st)
                                &st->s->kept.changed)) != NULL) {
         struct ps_server_job *job = job_of(part);
 
-        if (ps_part_is_rows(part) ||
-            (part->image.version == 0 && !ps_part_has_value(part))) {
-            continue; /* Rule E2; or there is nothing to keep. */
+        if (ps_part_is_rows(part)) {
+            note_rows(st, job, part); /* Rule E2. */
+            continue;
+        }
+        if (part->image.version == 0 && !ps_part_has_value(part)) {
+            continue; /* There is nothing to keep. */
         }
         int rc = write_record(job, part);
 
