@@ -579,6 +579,10 @@ static void add_kept(struct world_options *o)
         return;
     }
     o->faults.keep_crash = 1 + (uint32_t)ps_rng_below(&r, 5);
+    if (o->norms || o->clip_norm != 0) {
+        /* Norms that only a server and psched knew are lost with both. */
+        o->faults.sched_deaths = 0;
+    }
     /* A step needs the states of two versions. */
     o->store_budget *= 2;
 }

@@ -253,6 +253,7 @@ static struct handling handling_of(enum ps_msg_code code)
         [PS_MSG_OPTIMIZER_TUNE] = {ps_sched_on_optimizer_tune, NULL},
         [PS_MSG_COMPRESSION_SET] = {ps_sched_on_compression_set, NULL},
         [PS_MSG_NORM_PART] = {ps_sched_on_norm_part, NULL},
+        [PS_MSG_NORM_RESULT] = {ps_sched_on_norm_result, NULL},
         [PS_MSG_BARRIER_ENTER] = {ps_sched_on_barrier_enter, NULL},
         [PS_MSG_REPORT] = {ps_sched_on_report, NULL},
         [PS_MSG_PROFILE_SET] = {ps_sched_on_profile_set, NULL},

@@ -375,7 +375,12 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     ps_server_copies_free(job);
     ps_server_backup_free_all(job);
     ps_store_fini(&job->store);
-    ps_map_free(job->norm_waits);
+    ps_map_free(job->norms.waits);
+    PS_MAP_EACH(struct ps_msg, m, job->norms.known)
+    {
+        ps_msg_free(m);
+    }
+    ps_map_free(job->norms.known);
     ps_tunings_fini(&job->tunings);
     ps_map_remove(s->jobs.by_gen, job->gen);
     ps_pool_share_unref(job->pool_share);
@@ -472,7 +477,8 @@ static struct ps_server_job *job_new(struct ps_server *s,
     job->pool_share = ps_pool_share_new();
     ps_account_init(&job->account, PS_ACCOUNT_JOB, job->name, NULL);
     ps_account_add_parent(&job->account, &s->account);
-    job->norm_waits = ps_map_new();
+    job->norms.waits = ps_map_new();
+    job->norms.known = ps_map_new();
     ps_list_init(&job->waiting_merges);
     ps_map_put(s->jobs.by_gen, job->gen, job);
     if (ps_map_count(s->jobs.by_gen) == 2) {

@@ -85,6 +85,11 @@ struct ps_server_job_copies {
     struct ps_map *backup_parts;
 };
 
+struct ps_server_norms {
+    struct ps_map *waits; /* Staged merges that wait, by key. */
+    struct ps_map *known; /* Last norm_result of a key and stage; owned. */
+};
+
 struct ps_server_job {
     struct ps_server *server;
     struct ps_list_node node; /* In `credit_check`. */
@@ -108,9 +113,9 @@ struct ps_server_job {
     struct ps_server_reserved_round reserved_round;
     struct ps_map *migrations; /* By partition; NULL: none yet. */
     struct ps_server_job_copies copies;
-    struct ps_map *norm_waits;  /* Staged merges that wait, by key. */
+    struct ps_server_norms norms;
     uint32_t incomplete_rounds; /* Open rounds that lack a slot. */
-    uint32_t merging_rounds;    /* Complete rounds not in norm_waits. */
+    uint32_t merging_rounds;    /* Complete rounds not in norms.waits. */
     /* Computations that wait for their turn, and the job's turns. */
     struct ps_list waiting_merges;
     struct ps_fair_flow merge_flow;

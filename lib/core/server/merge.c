@@ -651,14 +651,33 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     publish_version(st, job, part, &value, &code);
 }
 
+/* Keeps the result for a scheduler that does not know it (rule G10). */
+static void keep_norms(struct ps_server_job *job,
+                       const struct ps_msg_norm_result *m)
+{
+    const uint64_t at = (uint64_t)m->key << 8 | m->stage;
+    const struct ps_msg *had = ps_map_get(job->norms.known, at);
+
+    if (had != NULL && had->norm_result.round >= m->round) {
+        return;
+    }
+    ps_msg_free(ps_map_remove(job->norms.known, at));
+    ps_map_put(job->norms.known, at,
+               ps_msg_dup(&(struct ps_msg){.code = PS_MSG_NORM_RESULT,
+                                           .norm_result = *m}));
+}
+
 void ps_server_on_norm_result(struct ps_server_step *st,
                               const struct ps_msg_norm_result *m)
 {
     struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
     struct ps_server_merge *run = job != NULL
-                                      ? ps_map_get(job->norm_waits, m->key)
+                                      ? ps_map_get(job->norms.waits, m->key)
                                       : NULL;
 
+    if (job != NULL) {
+        keep_norms(job, m);
+    }
     while (run != NULL) {
         struct ps_server_merge *next = run->staged.next_waiting;
 

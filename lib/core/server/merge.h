@@ -10,7 +10,7 @@ struct ps_server_conflict;
 /* A step that needs norms; step.c has its stages. */
 struct ps_server_staged_step {
     bool is_begun;     /* False: the fields below are not in use. */
-    bool awaits_norms; /* In job->norm_waits. */
+    bool awaits_norms; /* In job->norms.waits. */
     bool is_summed;    /* `work` has the contributions' sum. */
     struct ps_optim_step_params params;
     struct ps_slice work;       /* Gradient or direction, by stage. */
@@ -112,7 +112,7 @@ void ps_server_merge_submit(struct ps_server_step *st,
  * NULL: its round was discarded. */
 struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
                                                  uint64_t token);
-/* Takes the run out of job->norm_waits. */
+/* Takes the run out of job->norms.waits. */
 void ps_server_merge_stop_waiting(struct ps_server_merge *run);
 
 /* --------------------------------------------------- steps of the optimizer */
@@ -164,6 +164,9 @@ bool ps_server_norm_on_computed(struct ps_server_step *st,
 /* Applies the norms and chooses the next stage. False: the step is skipped. */
 bool ps_server_norm_apply(struct ps_server_merge *run,
                           const struct ps_msg_norm_result *m);
+/* Sends the last norms of the job's keys to a scheduler that may lack them. */
+void ps_server_norm_send_known(struct ps_server_step *st,
+                               const struct ps_server_job *job);
 /* Sends the waiting norm_parts of the job again, to a scheduler that may lack
  * them. */
 void ps_server_norm_resend(struct ps_server_step *st,

@@ -105,6 +105,7 @@ static void on_new_session(void *context)
     PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
     {
         ps_server_job_send_ready(st, job);
+        ps_server_norm_send_known(st, job);
         ps_server_norm_resend(st, job);
         ps_server_restore_send_lost(st, job);
         ps_server_copies_report(st, job);

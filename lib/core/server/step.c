@@ -393,7 +393,7 @@ struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
 
 /* ------------------------------------------------------------- end of a run */
 
-/* Puts the run, whose computation has ended, into job->norm_waits. */
+/* Puts the run, whose computation has ended, into job->norms.waits. */
 static void await_norms(struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
@@ -401,8 +401,8 @@ static void await_norms(struct ps_server_merge *run)
     ps_map_remove(job->server->merges.by_token, run->token);
     run->token = 0;
     run->staged.awaits_norms = true;
-    run->staged.next_waiting = ps_map_remove(job->norm_waits, run->part->key);
-    ps_map_put(job->norm_waits, run->part->key, run);
+    run->staged.next_waiting = ps_map_remove(job->norms.waits, run->part->key);
+    ps_map_put(job->norms.waits, run->part->key, run);
     /* The run waits for other partitions, which may lack contributions. */
     job->merging_rounds--;
     ps_server_credit_mark_job(job);
@@ -411,7 +411,7 @@ static void await_norms(struct ps_server_merge *run)
 void ps_server_merge_stop_waiting(struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
-    struct ps_server_merge *first = ps_map_remove(job->norm_waits,
+    struct ps_server_merge *first = ps_map_remove(job->norms.waits,
                                                   run->part->key);
     struct ps_server_merge **at = &first;
 
@@ -423,7 +423,7 @@ void ps_server_merge_stop_waiting(struct ps_server_merge *run)
     run->staged.awaits_norms = false;
     job->merging_rounds++;
     if (first != NULL) {
-        ps_map_put(job->norm_waits, run->part->key, first);
+        ps_map_put(job->norms.waits, run->part->key, first);
     }
 }
 
@@ -731,10 +731,19 @@ bool ps_server_norm_on_computed(struct ps_server_step *st,
     return false;
 }
 
+void ps_server_norm_send_known(struct ps_server_step *st,
+                               const struct ps_server_job *job)
+{
+    PS_MAP_EACH(const struct ps_msg, m, job->norms.known)
+    {
+        ps_server_uplink_send_msg(st, m);
+    }
+}
+
 void ps_server_norm_resend(struct ps_server_step *st,
                            const struct ps_server_job *job)
 {
-    PS_MAP_EACH(const struct ps_server_merge, run, job->norm_waits)
+    PS_MAP_EACH(const struct ps_server_merge, run, job->norms.waits)
     {
         for (; run != NULL; run = run->staged.next_waiting) {
             send_norm_part(st, run);

@@ -140,11 +140,13 @@ struct ps_sched_global_norm; /* Norm of all keys; norm.c. */
 
 struct ps_sched_key {
     struct ps_sched_norm *norm; /* NULL: no norm was requested. */
+    uint64_t norms_before;      /* Norms of all keys without this one. */
     uint32_t number;
     uint8_t kind; /* enum ps_key_kind */
     uint8_t dtype;
     bool is_reassigned; /* The placement differs from the first one. */
     bool must_announce; /* The placement is still to be sent to agents. */
+    bool was_loaded;    /* From the file. */
     /* Epoch in which a placement was last sent to all agents; 0: none. */
     uint32_t announced_epoch;
     uint64_t count;
@@ -183,8 +185,7 @@ struct ps_sched_workers {
     uint32_t count;
     uint32_t capacity;
     uint32_t live_count; /* Workers in state LIVE. */
-    /* When the first of the LOST ranks was lost; or never. */
-    ps_time lost_since;
+    ps_time lost_since;  /* When the first LOST rank was lost; or never. */
     /* About optimizer or compression; NULL: there was none. */
     struct ps_sched_disagreement *disagreement;
 };
@@ -277,8 +278,7 @@ struct ps_sched_job {
     bool reopened; /* Some workers were re-offered after a scheduler restart. */
     char name[PS_NAME_MAX + 1];
     uint32_t uid;
-    /* As the first worker has stated them, and all others have to; with defaults
-     * in place, and without strings. */
+    /* As all workers have to state them; with defaults, and without strings. */
     struct ps_msg_job_open opt;
     uint32_t weight;  /* Now: that of `opt`, or as an operator has set it. */
     ps_time deadline; /* End of the start, or of a job without a live worker. */

@@ -203,6 +203,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
         record_server_loads(st->s, j, servers);
         *ret_key = ps_sched_job_add_key(j, m, parts, count);
         j->keys.string_count += m->kind == PS_KEY_KIND_STRING;
+        (*ret_key)->norms_before = ps_sched_norms_so_far(j);
         ps_sched_store_key(st->s, j, *ret_key);
     }
     ps_free(servers);
@@ -427,6 +428,8 @@ int ps_sched_key_restore(struct ps_sched *s, struct ps_sched_job *j,
     }
     k = ps_sched_job_add_key(j, &m, parts, count);
     k->is_reassigned = row->is_reassigned;
+    k->norms_before = row->norms;
+    k->was_loaded = true;
     for (uint32_t i = 0; i < count; i++) {
         add_load(s, j, parts[i].node, part_bytes(k, i));
     }

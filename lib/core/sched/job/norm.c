@@ -8,6 +8,7 @@
 #include "core/sched/job/run.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "base/square_sum.h"
 #include "base/str.h"
 #include "core/optim/optim.h"
@@ -29,6 +30,7 @@ struct ps_sched_norm {
     struct ps_msg_norm_result result;
     struct key_sum *pending; /* Sum in progress; NULL: complete. */
     bool awaits_global;      /* Complete but for the norm of all keys. */
+    uint64_t number; /* Of the last norm of all keys that it was in; 0: none. */
     /* Result before; round 0: none. */
     struct ps_msg_norm_result prior_result;
 };
@@ -40,7 +42,16 @@ struct ps_sched_global_norm {
     uint32_t arrived_keys;  /* Keys whose sum is complete. */
     uint64_t nonfinite_count;
     struct ps_square_sum square_sum;
+    /* Number of the last one, and what it was. */
+    uint64_t number;
+    uint64_t last_nonfinite_count;
+    double last_square_sum;
 };
+
+uint64_t ps_sched_norms_so_far(const struct ps_sched_job *j)
+{
+    return j->norms.global != NULL ? j->norms.global->number : 0;
+}
 
 static void pending_free(struct ps_sched_norm *n)
 {
@@ -156,25 +167,55 @@ static void publish_result(struct ps_sched_step *st, struct ps_sched_job *j,
     broadcast_result(st, j, k);
 }
 
-static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
+/* Gives a complete key the last norm of all keys. */
+static void publish_with_global(struct ps_sched_step *st,
+                                struct ps_sched_job *j,
+                                const struct ps_sched_key *k)
 {
-    const double square = ps_square_sum_value(&j->norms.global->square_sum);
+    struct ps_sched_norm *n = k->norm;
 
+    n->awaits_global = false;
+    n->result.nonfinite_count = j->norms.global->last_nonfinite_count;
+    n->result.global_square_sum = j->norms.global->last_square_sum;
+    n->result.number = j->norms.global->number;
+    n->number = n->result.number;
+    publish_result(st, j, k);
+}
+
+/* Gives the last norm of all keys to those that wait for it. */
+static void publish_last(struct ps_sched_step *st, struct ps_sched_job *j)
+{
     for (uint32_t i = 0; i < j->keys.count; i++) {
         struct ps_sched_norm *n = j->keys.list[i] != NULL
                                       ? j->keys.list[i]->norm
                                       : NULL;
 
         if (n != NULL && n->awaits_global) {
-            n->awaits_global = false;
-            n->result.nonfinite_count = j->norms.global->nonfinite_count;
-            n->result.global_square_sum = square;
-            publish_result(st, j, j->keys.list[i]);
+            publish_with_global(st, j, j->keys.list[i]);
         }
     }
-    *j->norms.global = (struct ps_sched_global_norm){
-        .counted_keys = j->norms.global->counted_keys,
-        .expected_keys = j->norms.global->expected_keys};
+    j->norms.global->arrived_keys = 0;
+    j->norms.global->nonfinite_count = 0;
+    j->norms.global->square_sum = (struct ps_square_sum){0};
+}
+
+static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    struct ps_sched_global_norm *all = j->norms.global;
+
+    all->number++;
+    all->last_square_sum = ps_square_sum_value(&all->square_sum);
+    all->last_nonfinite_count = all->nonfinite_count;
+    publish_last(st, j);
+}
+
+/* True: the norm of all keys with the key's present gradient was answered by the
+ * scheduler before this one. */
+static bool was_in_last(const struct ps_sched_job *j,
+                        const struct ps_sched_key *k)
+{
+    return ps_max_u64(k->norm->number, k->norms_before) <
+           j->norms.global->number;
 }
 
 /* True: the gradients of all keys have arrived. Keys that open later have
@@ -220,6 +261,11 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_job *j,
     if (j->norms.global == NULL || n->result.stage != PS_STAGE_GRADIENT) {
         pending_free(n);
         publish_result(st, j, k);
+        return;
+    }
+    if (was_in_last(j, k)) {
+        pending_free(n);
+        publish_with_global(st, j, k);
         return;
     }
     n->awaits_global = true;
@@ -280,6 +326,60 @@ static struct ps_sched_key *find_key_of_part(const struct ps_sched_job *j,
                    m->stage != PS_STAGE_LAST
                ? k
                : NULL;
+}
+
+/* The scheduler before this one has answered a norm of all keys. Its keys wait
+ * here, or their servers have the answer; other keys were opened later. */
+static void adopt_global(struct ps_sched_step *st, struct ps_sched_job *j,
+                         const struct ps_msg_norm_result *m)
+{
+    struct ps_sched_global_norm *all = j->norms.global;
+
+    if (all == NULL || m->number <= all->number) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        struct ps_sched_key *k = j->keys.list[i];
+
+        if (k != NULL && !k->was_loaded) {
+            k->norms_before = m->number;
+            ps_sched_store_key(st->s, j, k);
+        }
+    }
+    all->number = m->number;
+    all->last_square_sum = m->global_square_sum;
+    all->last_nonfinite_count = m->nonfinite_count;
+    publish_last(st, j);
+}
+
+void ps_sched_on_norm_result(struct ps_sched_step *st, struct ps_member *server,
+                             const struct ps_msg *msg)
+{
+    const struct ps_msg_norm_result *m = &msg->norm_result;
+    const struct ps_msg_norm_part stage = {.round = m->round,
+                                           .stage = m->stage};
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_key *k = j != NULL ? ps_sched_job_key(j, m->key) : NULL;
+
+    if (k == NULL || !ps_sched_job_is_open(j) || !j->store.was_loaded ||
+        m->stage == PS_STAGE_LAST || !ps_sched_key_is_on(k, server->node)) {
+        return;
+    }
+    const int order = k->norm != NULL ? compare_stage(&stage, k->norm) : 1;
+
+    if (order < 0 ||
+        (order == 0 && k->norm->pending == NULL && !k->norm->awaits_global)) {
+        return;
+    }
+    if (k->norm == NULL) {
+        k->norm = ps_calloc(1, sizeof(*k->norm));
+    }
+    pending_free(k->norm);
+    k->norm->awaits_global = false;
+    k->norm->result = *m;
+    k->norm->number = ps_max_u64(k->norm->number, m->number);
+    adopt_global(st, j, m);
+    broadcast_result(st, j, k);
 }
 
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,

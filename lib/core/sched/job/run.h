@@ -183,6 +183,10 @@ void ps_sched_admission_send_quota(struct ps_sched_step *st,
 /* Norm allreduce over the partitions of a key. */
 
 ps_sched_handler ps_sched_on_norm_part;
+/* A server says what a scheduler before this one has answered (rule G10). */
+ps_sched_handler ps_sched_on_norm_result;
+/* Norms of all keys that the job has had. */
+uint64_t ps_sched_norms_so_far(const struct ps_sched_job *j);
 /* Called once the job has optimizer `o`; keys may exist already. */
 void ps_sched_norm_init(struct ps_sched_job *j, const struct ps_optim *o);
 /* Called at the end of a job. */
