@@ -6,10 +6,11 @@ whose workers check each sum. Needs root, ip, iptables and ethtool.
 
     together.py SECONDS [--seed N] [--keep]
 
-Daemons are killed and start again 0.1 s later, servers with their state memory;
-daemons are stopped and continued; hosts are cut off; each host loses 5 % of its
-packets; partitions move. The results of each round and the SHA-256 of the last
-weights are those of a run without faults. One line of JSON."""
+Daemons are killed and start again 0.1 s later, servers with their state memory
+and psched with its file; daemons are stopped and continued; hosts are cut off;
+each host loses 5 % of its packets; partitions move. The results of each round and
+the SHA-256 of the last weights are those of a run without faults. One line of
+JSON."""
 import argparse
 import collections
 import json
@@ -17,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -78,12 +78,12 @@ class Faults:
         self.hosts = hosts
         self.draw = random.Random(seed)
         self.count = collections.Counter()
-        self.can_kill = set(hosts.all)
-        if not keeps_jobs():
-            self.can_kill.remove("sched")
         self.weights = {self.kill: 4, self.stop: 3, self.cut: 2, self.move: 2}
 
     def one(self):
+        for d in self.hosts.daemons.values():
+            assert d.alive(), (f"{d.name} has ended by itself:\n"
+                               f"{d.text()[-2000:]}")
         fault = self.draw.choices(list(self.weights),
                                   list(self.weights.values()))[0]
         fault()
@@ -91,7 +91,7 @@ class Faults:
 
     def kill(self):
         import trio as support
-        name = self.draw.choice(sorted(self.can_kill))
+        name = self.draw.choice(self.hosts.all)
         self.hosts.daemons[name].stop(support.Deadline(), kill=True)
         time.sleep(RESTART_S)
         self.hosts.launch(name)
@@ -126,20 +126,13 @@ class Faults:
         self.count["moved" if code == 0 else "move refused"] += 1
 
 
-def keeps_jobs():
-    """True if jobs outlive psched."""
-    import trio as support
-    done = subprocess.run([support.program("psched"), "--print-config=schema"],
-                          capture_output=True, text=True, check=True)
-    return "state.file" in done.stdout
-
-
 def disturb(folder, seconds, seed):
     """Results of the jobs under faults, and the number of each fault."""
     from hosts import Hosts
     faulty = folder / "faults"
     with Hosts(faulty, servers=3, agents=3, hosts=HOSTS, keep="store",
-               options=[f"control.socket={faulty}/psched.sock"]) as h:
+               options=[f"control.socket={faulty}/psched.sock",
+                        f"state.file={faulty}/psched.state"]) as h:
         jobs = {name: open_job(h, name) for name in JOBS}
         runners = {}
         for name, training in jobs.items():
