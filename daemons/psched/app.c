@@ -31,7 +31,9 @@ static void find_state_file(const char *option, char ret[PATH_MAX])
 {
     const char *folder = getenv("STATE_DIRECTORY");
 
-    if (strcmp(option, "auto") != 0) {
+    if (strcmp(option, "null") == 0) {
+        *ret = '\0'; /* By -o, which has texts alone. */
+    } else if (strcmp(option, "auto") != 0) {
         ps_str_copy(ret, PATH_MAX, option);
     } else if (folder != NULL && folder[0] == '/' &&
                strchr(folder, ':') == NULL) {
