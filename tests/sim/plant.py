@@ -503,6 +503,25 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "(g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);",
          "(g + v[PS_OPTIM_EPSILON]);"),
     ],
+    "sched/save: sends what it has not stored": [
+        ("lib/core/sched/save.c",
+         "ps_effects_store(st->fx, first,",
+         "ps_effects_store(st->fx, st->fx->count,"),
+    ],
+    "sched/store: stores no change of a rank": [
+        ("lib/core/sched/job/job.c",
+         "w->unsaved = true;", ""),
+    ],
+    "sched/key: stores no placement that has changed": [
+        ("lib/core/sched/job/key.c",
+         """k->is_reassigned = true;
+    ps_sched_store_key(st->s, j, k);""",
+         "    k->is_reassigned = true;"),
+    ],
+    "sched/rank: forgets barriers that an earlier scheduler has opened": [
+        ("lib/core/sched/job/rank.c",
+         "m->is_open && j->store.was_loaded", "false"),
+    ],
     "sched/norm: limits gradients by the norm of one key": [
         ("lib/core/sched/job/norm.c",
          "n->result.global_square_sum = j->norms.global->last_square_sum;",
@@ -884,6 +903,9 @@ BY_TESTS = {
         "sim/test_stories.c",
     "server/admission: keeps payloads that wait for the previous session":
         "unit/test_server_fair.c",
+    "sched/save: sends what it has not stored": "unit/test_sched_store.c",
+    "sched/rank: forgets barriers that an earlier scheduler has opened":
+        "unit/test_sched_store.c",
     "part/fair: leaves the turn with one flow": "unit/test_fair.c",
     "agent/server: begins the turns without the first job":
         "unit/test_agent_fair.c",
