@@ -21,6 +21,54 @@ NO_REWIND = ("lib/core/agent/residual_log.c",
 
 # "<module>: <its bug>" -> [(file, correct text, text with the bug)]
 PLANTS = {
+    "server/copies: replies before the backup has the version": [
+        ("lib/core/server/copies.c",
+         "if (c == NULL || !c->defers || c->confirmed == c->changed) {",
+         "if (c == NULL || c->changed > 0) {"),
+    ],
+    "server/copies: forgets a partition that is made while there is a backup": [
+        ("lib/core/server/copies.c",
+         """if (c == NULL) {
+        c = ps_server_copies_add(job, part, true);
+    }""",
+         "    if (c == NULL) { return; }"),
+    ],
+    "server/copy: reports a full backup before it has all": [
+        ("lib/core/server/copy.c",
+         "job->copies.unfilled > 0 ||", ""),
+    ],
+    "server/copy: does not wait for a backup that counts": [
+        ("lib/core/server/copy.c",
+         "c->defers = true;", "c->defers = false;"),
+    ],
+    "server/backup: confirms a version of which buffers are missing": [
+        ("lib/core/server/backup.c",
+         """if (p->missing == 0) {
+        version_drop""",
+         """    if (p->missing != UINT32_MAX) {
+        version_drop"""),
+    ],
+    "server/backup: drops what it has when its owner is lost": [
+        ("lib/core/server/backup.c",
+         "if (p->of == b && p->complete.number != 0) {",
+         "if (p->of == b && p->complete.number == UINT64_MAX) {"),
+    ],
+    "sched/copies: promotes a backup that is being filled": [
+        ("lib/core/sched/place/copies.c",
+         "const uint32_t next = on->is_filled ? on->backup : 0;",
+         "const uint32_t next = on->backup;"),
+    ],
+    "sched/copies: promotes a backup that was lost": [
+        ("lib/core/sched/place/copies.c",
+         "if (on->backup == lost->node) {",
+         "if (on->backup == lost->node && on->backup == 0) {"),
+    ],
+    "sched/copies: leaves the place of a backup that takes over another as it is": [
+        ("lib/core/sched/place/copies.c",
+         """on = ps_sched_job_server_of(j, next);
+    change_place(st, on, NULL);""",
+         "on = ps_sched_job_server_of(j, next);"),
+    ],
     "sched/diverged: believes that each operation waits for a rank": [
         ("lib/core/sched/query/diverged.c",
          "if (!q->is_blocked[n]) {",
