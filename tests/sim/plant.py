@@ -892,6 +892,8 @@ BY_TESTS = {
         "unit/test_server_kept.c",
     "agent/reply: takes the next process of a server for the last":
         "unit/test_agent_links.c",
+    "sched/copies: promotes a backup that is being filled":
+        "unit/test_sched_copies.c",
     "part/records: believes where a record says its buffers are":
         "unit/test_server_kept.c",
     "server/admission: takes the place of its predecessor":

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backups of the places of jobs with replicas: 2: who is one, from when on it
+ * counts, and what follows from a loss. */
+#include "core/sched/member/member.h"
+
+#include "sched_world.h"
+
+/* A running job with copies, with a key on both servers. */
+static struct job start_copied_job(void)
+{
+    struct job j = {.w = world_new()};
+
+    j.s[0] = join_peer(j.w, PS_ROLE_SERVER, "s0");
+    j.s[1] = join_peer(j.w, PS_ROLE_SERVER, "s1");
+    j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
+    for (uint64_t i = 0; i < 4; i++) {
+        struct ps_msg msg = make_job_open(1 + i % 2, 4, 2, -1);
+
+        msg.job_open.replicas = 2;
+        deliver_msg(j.w, j.a[i / 2], msg);
+    }
+    j.gen = last_job_opened(j.a[0])->gen;
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    return j;
+}
+
+/* The place of a server as the other one knows it; NULL: it has none. */
+static const struct ps_rec_place *place_of(const struct job *j,
+                                           const struct peer *server,
+                                           const struct peer *informed)
+{
+    const struct ps_msg_job_state *js = last_job_state(informed);
+
+    (void)j;
+    for (uint32_t i = 0; i < js->places_count; i++) {
+        if (strcmp(js->places[i].name, server->name) == 0) {
+            return &js->places[i];
+        }
+    }
+    return NULL;
+}
+
+static void deliver_filled(struct job *j, struct peer *server, uint32_t epoch)
+{
+    deliver_msg(j->w, server,
+                (struct ps_msg){.code = PS_MSG_FILLED,
+                                .filled = {.gen = j->gen, .epoch = epoch}});
+}
+
+static void fill(struct job *j, struct peer *server)
+{
+    deliver_filled(j, server, place_of(j, server, server)->epoch);
+}
+
+/* Another process takes the name of the server, which so is lost. */
+static void lose(struct job *j, struct peer *server)
+{
+    server->instance += 100;
+    server->session += 100;
+    server->sent = 0;
+    server->received = 0;
+    lose_conn(j->w, server);
+    drop_inbox(server);
+    connect_peer(j->w, server);
+}
+
+static void assert_failed(const struct job *j, const char *part)
+{
+    const struct ps_msg_job_state *js = last_job_state(j->a[0]);
+
+    assert_int_equal(js->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(js->reason, part);
+}
+
+static void end(struct job *j)
+{
+    for (uint64_t i = 0; i < 4; i++) {
+        deliver_worker_gone(j->w, j->a[i / 2], j->gen, 1 + i % 2, true);
+    }
+    end_world(j->w);
+}
+
+static void servers_of_a_job_are_backups_of_each_other(void **state)
+{
+    struct job j = start_copied_job();
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct ps_rec_place *p = place_of(&j, j.s[i], j.s[1 - i]);
+
+        assert_int_equal(p->backup, j.s[1 - i]->node);
+        assert_int_equal(p->backup_instance, j.s[1 - i]->instance);
+        assert_false(p->filled);
+        assert_true(p->epoch > 0);
+    }
+    assert_int_not_equal(place_of(&j, j.s[0], j.s[0])->number,
+                         place_of(&j, j.s[1], j.s[0])->number);
+    assert_int_equal(last_job_state(j.s[0])->replicas, 2);
+    end(&j);
+}
+
+static void a_backup_that_counts_takes_over(void **state)
+{
+    struct job j = start_copied_job();
+    const uint32_t before = place_of(&j, j.s[0], j.s[0])->epoch;
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    drop_inbox(j.a[0]);
+    drop_inbox(j.s[0]);
+    lose(&j, j.s[1]);
+
+    const struct ps_msg *opened = last_msg(j.a[0], PS_MSG_KEY_OPENED);
+
+    assert_int_equal(opened->key_opened.request, 0);
+    assert_true(opened->key_opened.is_reassigned);
+    /* The new process is a spare server, and becomes the backup. */
+    const struct ps_rec_place *p = place_of(&j, j.s[0], j.s[0]);
+
+    assert_true(p->epoch > before);
+    assert_int_equal(p->backup, j.s[1]->node);
+    assert_int_equal(p->backup_instance, j.s[1]->instance);
+    assert_false(p->filled);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    end(&j);
+}
+
+static void a_place_has_its_number_alone(void **state)
+{
+    struct job j = start_copied_job();
+    const uint32_t lost = place_of(&j, j.s[1], j.s[0])->number;
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    lose(&j, j.s[1]);
+    assert_true(place_of(&j, j.s[1], j.s[0])->number > lost);
+    end(&j);
+}
+
+static void a_backup_that_is_being_filled_does_not_take_over(void **state)
+{
+    struct job j = start_copied_job();
+
+    (void)state;
+    fill(&j, j.s[0]);
+    lose(&j, j.s[1]);
+    assert_failed(&j, "server s1 was lost: another process has taken its name; "
+                      "it had the only copy of 1 key of job train");
+    end(&j);
+}
+
+static void only_the_epoch_of_a_place_fills_it(void **state)
+{
+    struct job j = start_copied_job();
+
+    (void)state;
+    fill(&j, j.s[0]);
+    deliver_filled(&j, j.s[1], place_of(&j, j.s[1], j.s[1])->epoch - 1);
+    lose(&j, j.s[1]);
+    assert_failed(&j, "it had the only copy of 1 key of job train");
+    end(&j);
+}
+
+static void a_place_gets_another_backup_after_a_loss(void **state)
+{
+    struct job j = start_copied_job();
+    struct peer *third = join_peer(j.w, PS_ROLE_SERVER, "s2");
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    lose_conn(j.w, j.s[1]);
+    advance_time(j.w, PS_SECONDS(5)); /* Its lease is over. */
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, third->node);
+    assert_int_equal(place_of(&j, third, third)->backup, j.s[0]->node);
+    assert_null(place_of(&j, j.s[1], j.s[0]));
+    end(&j);
+}
+
+static void a_job_waits_for_its_second_server(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
+    struct ps_msg msg = make_job_open(1, 1, 1, -1);
+
+    (void)state;
+    msg.job_open.replicas = 2;
+    deliver_msg(w, a, msg);
+    assert_null(find_msg(s, PS_MSG_JOB_STATE));
+    join_peer(w, PS_ROLE_SERVER, "s1");
+    assert_int_equal(last_job_state(s)->places_count, 2);
+    deliver_worker_gone(w, a, last_job_opened(a)->gen, 1, true);
+    end_world(w);
+}
+
+static void jobs_without_rounds_have_no_copies(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
+    struct ps_msg msg = make_job_open(1, 1, 1, -1);
+
+    (void)state;
+    msg.job_open.replicas = 2;
+    msg.job_open.mode = PS_MODE_ASYNC;
+    msg.job_open.rule = PS_RULE_ACCUMULATE;
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_UNSUPPORTED);
+    expect_substring(last_job_opened(a)->text,
+                     "replicas: 2 is for jobs with rounds, and this one has "
+                     "mode async");
+    msg.job_open.worker = 2;
+    msg.job_open.mode = PS_MODE_SYNC;
+    msg.job_open.rule = PS_RULE_NONE;
+    msg.job_open.replicas = 3;
+    deliver_msg(w, a, msg);
+    expect_substring(last_job_opened(a)->text,
+                     "replicas is 3 and must be 1 or 2");
+    end_world(w);
+}
+
+static void keys_with_rows_have_no_copies(void **state)
+{
+    struct job j = start_copied_job();
+
+    (void)state;
+    open_kind(j.w, j.a[0], j.gen,
+              &(struct ps_msg_key_open){
+                  .request = 2, .name = "emb", .count = 64, .row_width = 8});
+    expect_substring(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.text,
+                     "replicas: 2 is for jobs with rounds and dense keys; key "
+                     "'emb' has rows");
+    end(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(servers_of_a_job_are_backups_of_each_other),
+        cmocka_unit_test(a_backup_that_counts_takes_over),
+        cmocka_unit_test(a_place_has_its_number_alone),
+        cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
+        cmocka_unit_test(only_the_epoch_of_a_place_fills_it),
+        cmocka_unit_test(a_place_gets_another_backup_after_a_loss),
+        cmocka_unit_test(a_job_waits_for_its_second_server),
+        cmocka_unit_test(jobs_without_rounds_have_no_copies),
+        cmocka_unit_test(keys_with_rows_have_no_copies),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
