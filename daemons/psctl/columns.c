@@ -223,6 +223,7 @@ static const struct column job_columns[] = {
     COLUMN(">AGE", "age_s", "age_ns", AGE),
     COLUMN(">WEIGHT", NULL, "weight", NONE),
     COLUMN(">UID", NULL, "uid", NONE),
+    COLUMN("COPIES", "copies", "copies", NONE),
     COLUMN("OPTIMIZER", "optimizer", "optimizer", NONE),
     COLUMN("COMPRESSION", "compression", "compression", NONE),
     {NULL, "settings", "settings", .of = &setting_answer},

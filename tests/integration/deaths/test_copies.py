@@ -25,6 +25,7 @@ def test_lost_servers_change_no_bit(trio, optimizer):
     times = []
     with training.job:
         await_copies(t, 3)
+        assert t.ask("jobs")["jobs"][0]["copies"] == "two"
         training.round()
         for i in range(3):
             workers = training.job.workers
@@ -59,6 +60,7 @@ def test_a_job_without_another_server_goes_on_alone(trio):
     training.round()
     t.kill("ps1")
     training.round()
+    assert t.ask("jobs")["jobs"][0]["copies"] == "alone 1 of 1"
     t.kill("ps0")
     training.say()
     for w in training.job:

@@ -236,6 +236,27 @@ void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
     ps_sched_copies_name(st, j); /* It may be filled for another place now. */
 }
 
+void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out)
+{
+    uint32_t filling = 0;
+    uint32_t alone = 0;
+
+    if (!ps_sched_job_has_copies(j)) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        alone += j->servers.list[i].backup == 0;
+        filling += j->servers.list[i].backup != 0 &&
+                   !j->servers.list[i].is_filled;
+    }
+    if (alone + filling == 0) {
+        ps_str_add(out, j->servers.count > 0 ? "two" : "");
+    } else {
+        ps_str_addf(out, "%s %u of %u", alone > 0 ? "alone" : "filling",
+                    alone > 0 ? alone : filling, j->servers.count);
+    }
+}
+
 /* ------------------------------------------------------------------- losses */
 
 /* Places whose backup was lost go on alone. */

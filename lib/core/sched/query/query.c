@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
+#include "core/sched/place/copies.h"
 #include "core/sched/place/place.h"
 #include "core/sched/token.h"
 
@@ -233,8 +234,11 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     {
         uint32_t count = list_lost_ranks(j, lost);
         struct ps_str standstill = PS_STR_ROOM(256);
+        struct ps_str copies = PS_STR_ROOM(64);
 
+        ps_sched_copies_describe(j, &copies);
         ps_sched_job_fill_row(j, st->now, &msg.job_row);
+        msg.job_row.copies = copies.data;
         msg.job_row.ranks_lost = count;
         msg.job_row.lost_ranks = lost;
         msg.job_row.lost_ranks_count = count < PS_LOST_SHOWN_MAX
