@@ -62,9 +62,11 @@ struct agent {
     bool mute;    /* Frames of the server are dropped. */
     int rejected; /* Error of the last reject. */
     const struct ps_peer_identity *identity; /* NULL: no certificate. */
-    bool is_stream; /* Else payloads to it go by reference. */
-    uint64_t sent;  /* Push bytes of this session. */
-    uint32_t retry; /* Retry number of its pushes. */
+    bool is_owner;          /* It is a server, with a backup here. */
+    uint64_t copied_number; /* The last one that is confirmed. */
+    bool is_stream;         /* Else payloads to it go by reference. */
+    uint64_t sent;          /* Push bytes of this session. */
+    uint32_t retry;         /* Retry number of its pushes. */
     uint64_t credit;
     uint32_t value_frames;
     uint32_t credit_frames;
@@ -291,6 +293,12 @@ static inline void agent_on_msg(struct agent *a, const struct ps_msg *msg,
     case PS_MSG_STATE:
         a->states++;
         a->state_error = msg->state.error;
+        break;
+    case PS_MSG_COPIED:
+        assert_true(a->is_owner);
+        for (uint32_t i = 0; i < msg->copied.copies_count; i++) {
+            a->copied_number = msg->copied.copies[i].number;
+        }
         break;
     case PS_MSG_PONG:
         break;
@@ -641,6 +649,8 @@ struct job_options {
     uint32_t profile_number;
     bool without_names;               /* As a scheduler that states no names. */
     const struct ps_rec_place *place; /* NULL: it states none. */
+    uint32_t place_count;             /* 0: one. */
+    uint32_t replicas;
 };
 
 static inline void sched_send_job_state(struct world *w,
@@ -675,7 +685,11 @@ static inline void sched_send_job_state(struct world *w,
                                        .profile_mode = opt->profile_mode,
                                        .profile_number = opt->profile_number,
                                        .places = opt->place,
-                                       .places_count = opt->place != NULL,
+                                       .places_count = opt->place == NULL ? 0
+                                                       : opt->place_count == 0
+                                                           ? 1
+                                                           : opt->place_count,
+                                       .replicas = opt->replicas,
                                        .compression = opt->compression == NULL
                                                           ? ""
                                                           : opt->compression},
@@ -708,7 +722,7 @@ static inline struct ps_msg agent_hello_msg(const struct agent *a)
         .code = PS_MSG_HELLO,
         .hello = {.protocol = PS_PROTOCOL,
                   .protocol_least = PS_PROTOCOL_LEAST,
-                  .role = PS_ROLE_AGENT,
+                  .role = a->is_owner ? PS_ROLE_SERVER : PS_ROLE_AGENT,
                   .name = a->name != NULL ? a->name : "agent",
                   .cluster = "test",
                   .instance = a->instance,

@@ -142,6 +142,20 @@ def train(t, pieces=3, between=None):
     return [piece[0] for piece in results]
 
 
+def test_a_backup_takes_over(trio, authority):
+    """Servers know each other by their certificates, as agents know servers."""
+    t = encrypted(trio, authority)
+    with Job(t, 4, PSKV_PARTITION_BYTES=65536, PSKV_REPLICAS=2) as job:
+        keys = " ".join(str(job.key(*k)) for k in KEYS)
+        wait_for(lambda: t.sched.text().count("backup filled: server") == 2,
+                 "two backups in the log of psched")
+        job.tell(f"rounds mixed 5 1 0 {keys}")
+        t.kill("ps1")
+        results = job.tell(f"rounds mixed 5 2 0 {keys}")
+    assert len({tuple(r) for r in results}) == 1
+    t.daemons["ps0"].await_log("took over")
+
+
 def client_context(folder=None, role="agent"):
     """With the certificate of a folder."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

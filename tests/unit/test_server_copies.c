@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A server as the backup of another one's place: agents[1] is that server, and
+ * agents[0] the agent of the job. */
+#include "server_world.h"
+
+#define OWNER 20u /* Number of its place. */
+
+static const float one[4] = {1, 2, 3, 4};
+
+/* The place of the other server, with this one as the backup from `epoch` on. */
+static struct ps_rec_place owners_place(const struct world *w, uint32_t epoch)
+{
+    return (struct ps_rec_place){.epoch = epoch,
+                                 .node = NODE(1),
+                                 .name = "agent",
+                                 .incarnation = w->agents[1].incarnation,
+                                 .instance = w->agents[1].instance,
+                                 .number = OWNER,
+                                 .backup = w->server->uplink.node,
+                                 .backup_instance = 77};
+}
+
+static void send_places(struct world *w, uint32_t version,
+                        const struct ps_rec_place *places, uint32_t count)
+{
+    sched_send_job_state(w, &(struct job_options){.version = version,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .place = places,
+                                                  .place_count = count,
+                                                  .replicas = 2});
+}
+
+static struct world *begin_backup(void)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    const struct ps_rec_place place = owners_place(w, 5);
+
+    w->agents[1].is_owner = true;
+    send_places(w, 2, &place, 1);
+    agent_dial(&w->agents[1]);
+    assert_int_equal(w->agents[1].rejected, 0);
+    return w;
+}
+
+/* Sends one of two buffers of version `version` of key 1. */
+static void send_copy(struct world *w, uint32_t epoch, uint64_t number,
+                      uint64_t version, uint8_t buffer)
+{
+    const struct ps_rec_part_image image = {.version = version,
+                                            .has_dtype = true,
+                                            .dtype = PS_DTYPE_FLOAT32,
+                                            .count = 4};
+    const uint64_t lens[PS_PART_BUFFERS] = {
+        [PS_PART_BUFFER_VALUE] = 16, [PS_PART_BUFFER_STATE_0] = 16};
+
+    agent_send(&w->agents[1],
+               &(struct ps_msg){.code = PS_MSG_COPY,
+                                .copy = {.gen = GEN,
+                                         .epoch = epoch,
+                                         .key = 1,
+                                         .number = number,
+                                         .image = &image,
+                                         .image_count = 1,
+                                         .buffer = buffer,
+                                         .buffer_bytes = lens,
+                                         .buffer_bytes_count = PS_PART_BUFFERS,
+                                         .newest_version = version}},
+               one, sizeof(one));
+    world_run(w, PS_MILLIS(1));
+}
+
+static void send_version(struct world *w, uint32_t epoch, uint64_t number,
+                         uint64_t version)
+{
+    send_copy(w, epoch, number, version, PS_PART_BUFFER_VALUE);
+    send_copy(w, epoch, number, version, PS_PART_BUFFER_STATE_0);
+}
+
+static void a_version_is_confirmed_with_its_last_buffer(void **state)
+{
+    struct world *w = begin_backup();
+    const struct agent *owner = &w->agents[1];
+
+    (void)state;
+    send_copy(w, 5, 1, 3, PS_PART_BUFFER_STATE_0);
+    assert_int_equal(owner->copied_number, 0);
+    send_copy(w, 5, 1, 3, PS_PART_BUFFER_VALUE);
+    assert_int_equal(owner->copied_number, 1);
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_repeated_copy_is_confirmed_again(void **state)
+{
+    struct world *w = begin_backup();
+    struct agent *owner = &w->agents[1];
+
+    (void)state;
+    send_version(w, 5, 4, 3);
+    owner->copied_number = 0;
+    send_copy(w, 5, 4, 3, PS_PART_BUFFER_VALUE);
+    assert_int_equal(owner->copied_number, 4);
+    sched_end(w);
+    world_free(w);
+}
+
+static void copies_of_another_epoch_do_not_count(void **state)
+{
+    struct world *w = begin_backup();
+
+    (void)state;
+    send_version(w, 4, 1, 3);
+    send_version(w, 6, 2, 3);
+    assert_int_equal(w->agents[1].copied_number, 0);
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_new_epoch_begins_with_nothing(void **state)
+{
+    struct world *w = begin_backup();
+    struct ps_rec_place place;
+
+    (void)state;
+    send_version(w, 5, 9, 3);
+    place = owners_place(w, 6);
+    send_places(w, 3, &place, 1);
+    /* A lower number than that of before: it is not taken for a repetition. */
+    w->agents[1].copied_number = 0;
+    send_copy(w, 6, 2, 4, PS_PART_BUFFER_VALUE);
+    assert_int_equal(w->agents[1].copied_number, 0);
+    send_copy(w, 6, 2, 4, PS_PART_BUFFER_STATE_0);
+    assert_int_equal(w->agents[1].copied_number, 2);
+    sched_end(w);
+    world_free(w);
+}
+
+static void agents_wait_until_it_is_the_owner(void **state)
+{
+    struct world *w = begin_backup();
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    agent_pull(a, 1, 3);
+    assert_int_equal(a->seen[1].error, PS_E_MIGRATING);
+    assert_int_equal(a->seen[1].values, 0);
+    send_places(w, 3, NULL, 0);
+    agent_pull(a, 1, 3);
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(a->seen[1].value_version, 3);
+    assert_int_equal(a->seen[1].len, sizeof(one));
+    assert_memory_equal(a->seen[1].bytes, one, sizeof(one));
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_dismissed_backup_has_nothing(void **state)
+{
+    struct world *w = begin_backup();
+    struct agent *a = &w->agents[0];
+    struct ps_rec_place place = owners_place(w, 6);
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    place.backup = 0;
+    send_places(w, 3, &place, 1);
+    send_places(w, 4, NULL, 0);
+    agent_pull(a, 1, 3);
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(a->seen[1].values, 0);
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_server_that_owns_no_place_is_not_welcome(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    w->agents[1].is_owner = true;
+    agent_dial(&w->agents[1]);
+    world_run(w, PS_SECONDS(3));
+    assert_int_equal(w->agents[1].rejected, PS_E_AGAIN);
+    sched_end(w);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_version_is_confirmed_with_its_last_buffer),
+        cmocka_unit_test(a_repeated_copy_is_confirmed_again),
+        cmocka_unit_test(copies_of_another_epoch_do_not_count),
+        cmocka_unit_test(a_new_epoch_begins_with_nothing),
+        cmocka_unit_test(agents_wait_until_it_is_the_owner),
+        cmocka_unit_test(a_dismissed_backup_has_nothing),
+        cmocka_unit_test(a_server_that_owns_no_place_is_not_welcome),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
