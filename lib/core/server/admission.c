@@ -16,6 +16,7 @@
 #include "core/optim/optim.h"
 #include "core/server/backup.h"
 #include "core/server/copies.h"
+#include "core/server/copy.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -449,6 +450,7 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
                            why.len == 0 ? "" : ": ", why.data);
         drop_unacked_values(job);
         job_free(s, job);
+        ps_server_copies_drop_unused_peers(st);
         ps_server_memory_trim_later(s);
     }
 }
