@@ -118,7 +118,7 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
         client_fail(c, client_failure(m->l_error.error), "%s", m->l_error.text);
         break;
     case PS_MSG_REJECT:
-        client_fail(c, client_failure(m->reject.error), "%s", m->reject.text);
+        handshake_reject(c, &m->reject);
         break;
     default: /* The frame check admits no other message here. */
         client_fail(c, PSC_E_PROTO, "unexpected %s from the agent",

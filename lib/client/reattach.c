@@ -45,6 +45,8 @@
 #define RETRY_MOST_MS     1000
 /* Residual segments that agents may leave here. */
 #define SEGMENTS_HELD_MAX 64u
+/* Of the first agents that pass `replicas` on. */
+#define COPIES_PROTOCOL   2u
 
 /* Interval between dials of a socket that does not exist yet. */
 #define CONNECT_RETRY_MS  50
@@ -131,9 +133,9 @@ void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg)
     *ret_msg = (struct ps_msg){
         .code = PS_MSG_L_HELLO,
         .l_hello = {
-            /* The least: the library needs nothing that an older agent lacks,
-             * and an agent refuses a version above its own. */
-            .protocol = PS_PROTOCOL_LEAST,
+            /* The least that the job needs: an agent refuses a version above
+             * its own. */
+            .protocol = o->replicas > 1 ? COPIES_PROTOCOL : PS_PROTOCOL_LEAST,
             .job = o->job,
             .num_workers = o->num_workers,
             .num_servers = o->num_servers,
@@ -194,6 +196,19 @@ void handshake_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->id.is_welcomed = true;
     open_ring(c, m->ring_layout);
     client_changed(c);
+}
+
+void handshake_reject(struct psc_client *c, const struct ps_msg_reject *m)
+{
+    if (c->options.replicas > 1 && m->error == PS_E_VERSION) {
+        client_fail(c, PSC_E_VERSION,
+                    "replicas: 2 needs an agent of version 0.2.0 or later, and "
+                    "the one on '%s' is older: upgrade it, or open the job "
+                    "without replicas (%s)",
+                    c->options.socket, m->text);
+    } else {
+        client_fail(c, client_failure(m->error), "%s", m->text);
+    }
 }
 
 bool reattach_is_possible(const struct psc_client *c)

@@ -24,6 +24,8 @@ PS_MUST_USE int handshake_connect(struct psc_client *c,
 void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg);
 /* The welcome of the first agent. */
 void handshake_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m);
+/* The agent refuses this client. */
+void handshake_reject(struct psc_client *c, const struct ps_msg_reject *m);
 
 /* True if this client can re-attach when it loses its agent. */
 bool reattach_is_possible(const struct psc_client *c);

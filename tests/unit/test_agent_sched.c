@@ -165,6 +165,75 @@ static void a_job_that_fails_before_it_has_slots_ends_its_sessions(void **state)
     end_bench(&b);
 }
 
+/* Opens a worker of a job of its own that asks for two copies, and starts the job
+ * with as many as the scheduler says. */
+static void start_with_copies(struct bench *b, uint32_t replicas)
+{
+    const struct ps_rec_slot slot = {
+        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
+    const struct ps_rec_rank rank = {
+        .worker = 2, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
+
+    open_conn(b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
+    deliver_msg(b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "next",
+                                             .num_workers = 1,
+                                             .num_servers = 1,
+                                             .replicas = 2,
+                                             .rank = -1}},
+                NULL);
+    assert_int_equal(find_sent(b, SCHED_CONN, PS_MSG_JOB_OPEN, 1)
+                         ->packet->msg->job_open.replicas,
+                     2);
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){
+                    .code = PS_MSG_JOB_OPENED,
+                    .job_opened = {.worker = 2, .text = "", .gen = GEN + 1}},
+                NULL);
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN + 1,
+                                               .version = 1,
+                                               .name = "next",
+                                               .phase = PS_JOB_PHASE_RUNNING,
+                                               .num_workers = 1,
+                                               .num_servers = 1,
+                                               .replicas = replicas,
+                                               .slots = &slot,
+                                               .slots_count = 1,
+                                               .ranks = &rank,
+                                               .ranks_count = 1,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
+}
+
+/* A scheduler that does not know `replicas` makes a job with one copy. */
+static void copies_need_a_scheduler_that_knows_them(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    for (uint32_t replicas = 0; replicas <= 2; replicas += 2) {
+        const struct sent *s;
+
+        begin_bench(&b, 1, 1);
+        start_with_copies(&b, replicas);
+        s = find_sent(&b, WORKER_CONN + 1, PS_MSG_REJECT, 0);
+        assert_int_equal(s == NULL, replicas == 2);
+        assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_WELCOME),
+                         replicas / 2);
+        if (s != NULL) {
+            assert_int_equal(s->packet->msg->reject.error, PS_E_UNSUPPORTED);
+            assert_non_null(strstr(s->packet->msg->reject.text,
+                                   "replicas: 2 needs a psched of version"));
+        }
+        end_bench(&b);
+    }
+}
+
 /* A job on this node without a live process is reported by its departures, so
  * that it ends; other departures are not reported to a new scheduler. */
 static void departures_are_reported_for_jobs_on_the_node(void **state)
@@ -566,6 +635,7 @@ int main(void)
         cmocka_unit_test(late_state_of_an_ended_job_is_ignored),
         cmocka_unit_test(
             a_job_that_fails_before_it_has_slots_ends_its_sessions),
+        cmocka_unit_test(copies_need_a_scheduler_that_knows_them),
         cmocka_unit_test(agent_ends_when_it_lost_its_name),
         cmocka_unit_test(departures_are_reported_for_jobs_on_the_node),
         cmocka_unit_test(map_epoch_restarts_with_the_scheduler),

@@ -112,6 +112,38 @@ static void text_of_a_rejection_is_reported_verbatim(void **state)
     peer_stop(&p);
 }
 
+static void ask_for_copies(struct psc_options *o)
+{
+    o->replicas = 2;
+}
+
+/* An agent that does not know `replicas` would not pass it on. */
+static void copies_need_an_agent_that_knows_them(void **state)
+{
+    struct peer p;
+    struct peer_call call;
+
+    (void)state;
+    peer_start(&p);
+    p.adjust = ask_for_copies;
+    peer_open_begin(&p, &call, 0, 0);
+    peer_accept(&p);
+    assert_int_equal(peer_expect(&p, PS_MSG_L_HELLO).l_hello.protocol, 2);
+    peer_send(&p,
+              &(struct ps_msg){.code = PS_MSG_REJECT,
+                               .reject = {.error = PS_E_VERSION,
+                                          .text = "this agent 1 to 1"}},
+              -1);
+    peer_close_conn(&p);
+    assert_int_equal(pthread_join(call.thread, NULL), 0);
+    assert_int_equal(call.rc, PSC_E_VERSION);
+    assert_non_null(strstr(call.err, "replicas: 2 needs an agent of version"));
+    assert_non_null(strstr(call.err, p.path));
+    assert_non_null(strstr(call.err, "is older: upgrade it"));
+    assert_non_null(strstr(call.err, "(this agent 1 to 1)"));
+    peer_stop(&p);
+}
+
 static void error_without_an_agent_names_the_socket(void **state)
 {
     struct psc_options o;
@@ -1925,6 +1957,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hello_has_all_options),
         cmocka_unit_test(text_of_a_rejection_is_reported_verbatim),
+        cmocka_unit_test(copies_need_an_agent_that_knows_them),
         cmocka_unit_test(error_without_an_agent_names_the_socket),
         cmocka_unit_test(client_connects_to_an_agent_that_starts_late),
         cmocka_unit_test(invalid_options_are_refused_by_the_client),

@@ -270,6 +270,14 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
             s->is_closing || j->phase != PS_JOB_PHASE_RUNNING) {
             continue;
         }
+        if (s->hello->l_hello.replicas > 1 && m->replicas <= 1) {
+            ps_agent_session_end(st, s, PS_E_UNSUPPORTED,
+                                 "replicas: 2 needs a psched of version 0.2.0 "
+                                 "or later, and the one of this cluster is "
+                                 "older: upgrade it, or open the job without "
+                                 "replicas");
+            continue;
+        }
         s->gen = j->gen;
         s->job = j;
         s->local_rank = at;

@@ -2,53 +2,27 @@
 """Daemons, and libraries, of the release before beside those of this one: a job
 with Adam has the bits that it has among equals, by TCP and within a host. The
 one before is built from its commit, where the history of this tree has it."""
-import os
 import re
-import subprocess
 
+import older as release
 import pytest
 import trio as support
-from trio import Job
+from older import VERSION
+from trio import Job, Worker, WorkerError
 
-# Protocol 1, the last commit before version 2.
-COMMIT = "980ebd940f016aeed90bd41b0abe4a605f33e882"
-VERSION = "0.1.0"
 PRESENT = re.search(r"version: '([^']+)'",
                     (support.SOURCE / "meson.build").read_text()).group(1)
-OLDER = support.BUILD / f"older-{COMMIT[:8]}"
-TARGETS = ["daemons/psched/psched", "daemons/psserver/psserver",
-           "daemons/psworker-agent/psworker-agent", "daemons/psctl/psctl",
-           "tests/integration/integration_worker"]
 ALL = ("sched", "ps0", "ps1", "node0", "node1")
 COUNT = 300_000
-
-
-def run(*words, **more):
-    return subprocess.run(words, capture_output=True, check=False,
-                          env={**os.environ, "CC": os.environ.get("CC", "cc")},
-                          **more)
 
 
 @pytest.fixture(scope="module")
 def older():
     """Build folder of the release before."""
-    source = OLDER / "source"
-    build = OLDER / "build"
-    if run("git", "-C", str(support.SOURCE), "cat-file", "-e",
-           f"{COMMIT}^{{commit}}").returncode != 0:
-        pytest.skip(f"the history of this tree has no commit {COMMIT[:8]}")
-    if not source.exists():
-        source.mkdir(parents=True)
-        tree = run("git", "-C", str(support.SOURCE), "archive", COMMIT)
-        assert tree.returncode == 0, tree.stderr
-        assert run("tar", "-x", "-C", str(source),
-                   input=tree.stdout).returncode == 0
-    if not (build / "build.ninja").exists():
-        done = run("meson", "setup", "-Dcuda=disabled", str(build), str(source))
-        assert done.returncode == 0, done.stdout.decode()[-3000:]
-    done = run("ninja", "-C", str(build), *TARGETS)
-    assert done.returncode == 0, done.stdout.decode()[-3000:]
-    return build
+    why = release.missing()
+    if why is not None:
+        pytest.skip(why)
+    return release.build()
 
 
 def train(trio, build, old, same_host, library=support.BUILD):
@@ -119,3 +93,22 @@ def test_the_list_of_members_shows_their_versions(trio, older):
     code, out, _ = t.psctl("doctor")
     assert code != 0
     assert f"has version {VERSION}, psched has {PRESENT}" in out, out
+
+
+@pytest.mark.parametrize("old, text", [
+    ("node0", "replicas: 2 needs an agent of version 0.2.0 or later, and the "
+              "one on '{socket}' is older: upgrade it"),
+    ("sched", "replicas: 2 needs a psched of version 0.2.0 or later, and the "
+              "one of this cluster is older: upgrade it"),
+    ("ps1", "replicas: 2 does not work with server ps1: it is of a version "
+            "without copies; upgrade it")], ids=["agent", "psched", "server"])
+def test_copies_are_refused_in_words_by_older_parties(trio, older, old, text):
+    t = trio(servers=2, agents=1, builds={old: older})
+    worker = Worker(t.socket(0), "job", 0, 1, PSKV_NUM_SERVERS=2,
+                    PSKV_REPLICAS=2)
+    with pytest.raises(WorkerError) as refused:
+        worker.ask("open")
+    assert text.format(socket=t.socket(0)) in str(refused.value)
+    worker.kill()
+    with Job(t, 1, name="other"):
+        pass  # Without replicas all go on together.
