@@ -43,7 +43,7 @@ def test_every_entry_is_listed_and_found_by_its_code():
         sum(bool(e.code) for e in ENTRIES)
     _, table, _ = psctl("--no-headers", "explain")
     assert len(table.splitlines()) == len(ENTRIES)
-    for e in ENTRIES[::25]:
+    for e in [e for e in ENTRIES if e.code][::25]:
         assert codes(e.code) == [e.code]
 
 
