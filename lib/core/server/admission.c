@@ -635,8 +635,10 @@ void ps_server_on_job_state(struct ps_server_step *st,
                                st, job, place != NULL ? place->number : 0)
                                ? PS_PART_MEMORY_KEPT
                                : PS_PART_MEMORY_NEW;
-        job->kept.taken_at = job->kept.memory == PS_PART_MEMORY_KEPT ? st->now
-                                                                     : 0;
+        if (job->kept.memory == PS_PART_MEMORY_KEPT ||
+            (m->replicas > 1 && m->phase == PS_JOB_PHASE_RUNNING)) {
+            job->kept.taken_at = st->now;
+        }
         ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
                            "job %s taken, %u slots", job->name,
                            job->slot_count);

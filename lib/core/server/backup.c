@@ -24,22 +24,6 @@
 
 #include <string.h>
 
-/* A partition as of one copy. */
-struct version {
-    uint64_t number; /* Of the copy; 0: none. */
-    struct ps_rec_part_image image;
-    struct ps_slice buffers[PS_PART_BUFFERS];
-};
-
-struct backup_part {
-    const struct ps_server_backup *of;
-    uint32_t key;
-    uint32_t index;
-    struct version complete;
-    struct version arriving;
-    uint32_t missing; /* Of the arriving one, by bit. */
-};
-
 struct ps_server_backup {
     uint32_t number; /* Of the place. */
     uint32_t node;   /* Its owner. */
@@ -55,13 +39,14 @@ struct ps_server_backup {
 
 /* ------------------------------------------------------------------- roles */
 
-static void version_drop(struct version *v)
+static void version_drop(struct ps_server_copied_version *v)
 {
     ps_image_drop(v->buffers);
     v->number = 0;
 }
 
-static void part_free(struct ps_server_job *job, struct backup_part *p)
+static void part_free(struct ps_server_job *job,
+                      struct ps_server_backup_part *p)
 {
     ps_map_remove(job->copies.backup_parts, ps_part_id(p->key, p->index));
     version_drop(&p->complete);
@@ -71,7 +56,7 @@ static void part_free(struct ps_server_job *job, struct backup_part *p)
 
 static void drop_parts(struct ps_server_job *job, struct ps_server_backup *b)
 {
-    PS_MAP_EACH(struct backup_part, p, job->copies.backup_parts)
+    PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
     {
         if (p->of == b) {
             part_free(job, p);
@@ -153,20 +138,24 @@ static void take_role(struct ps_server_step *st, struct ps_server_job *job,
     send_copied(st, job, b);
 }
 
-/* Makes the copy the partition of this server. */
-static void install(struct ps_server_step *st, struct ps_server_job *job,
-                    struct backup_part *p)
+/* Makes the copy the partition of this server. False: it is a stray of one. */
+static bool install(struct ps_server_step *st, struct ps_server_job *job,
+                    struct ps_server_backup_part *p)
 {
     const struct ps_msg_part_chunk image = {.image = &p->complete.image,
                                             .image_count = 1};
     struct ps_part *part = ps_store_find(&job->store, p->key, p->index);
 
+    if (!ps_server_job_backs_up(job, p->key, p->index)) {
+        return false;
+    }
     if (part != NULL && part->open_round != NULL) {
         ps_server_conflict_void(st, job, part, PS_E_AGAIN);
     }
     part = ps_store_find_or_add(&job->store, p->key, p->index);
     ps_store_install(&job->store, part, &image, p->complete.buffers);
     ps_server_pull_reply_waiting(st, job, part, NULL);
+    return true;
 }
 
 static void take_over(struct ps_server_step *st, struct ps_server_job *job,
@@ -175,11 +164,10 @@ static void take_over(struct ps_server_step *st, struct ps_server_job *job,
     uint32_t count = 0;
 
     job->newest_version = ps_max_u64(job->newest_version, b->newest_version);
-    PS_MAP_EACH(struct backup_part, p, job->copies.backup_parts)
+    PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
     {
         if (p->of == b && p->complete.number != 0) {
-            install(st, job, p);
-            count++;
+            count += install(st, job, p);
         }
     }
     ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
@@ -343,7 +331,8 @@ static void confirm(struct ps_server_step *st, const struct ps_server_job *job,
 }
 
 /* Begins a version that replaces one on its way. */
-static void begin_version(struct backup_part *p, const struct ps_msg_copy *m)
+static void begin_version(struct ps_server_backup_part *p,
+                          const struct ps_msg_copy *m)
 {
     version_drop(&p->arriving);
     p->arriving.number = m->number;
@@ -359,7 +348,7 @@ static void take_copy(struct ps_server_step *st, struct ps_server_job *job,
                       const struct ps_slice *payload)
 {
     const uint64_t id = ps_part_id(m->key, m->index);
-    struct backup_part *p = ps_map_get(job->copies.backup_parts, id);
+    struct ps_server_backup_part *p = ps_map_get(job->copies.backup_parts, id);
 
     if (p == NULL) {
         p = ps_calloc(1, sizeof(*p));
@@ -390,7 +379,7 @@ static void take_copy(struct ps_server_step *st, struct ps_server_job *job,
     if (p->missing == 0) {
         version_drop(&p->complete);
         p->complete = p->arriving;
-        p->arriving = (struct version){0};
+        p->arriving = (struct ps_server_copied_version){0};
         confirm(st, job, b, m);
     }
 }

@@ -85,6 +85,20 @@ void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
             .recording = p->mode == PS_PROFILE_MODE_ON ? mark_of(p) : 0});
 }
 
+bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
+                            uint32_t index)
+{
+    const struct ps_server_backup_part *p =
+        job->copies.backup_parts != NULL
+            ? ps_map_get(job->copies.backup_parts, ps_part_id(key, index))
+            : NULL;
+    const struct ps_part *own = ps_store_find(&job->store, key, index);
+
+    return p != NULL && (own == NULL || !ps_part_has_value(own) ||
+                         (p->complete.number != 0 &&
+                          p->complete.image.version > own->image.version));
+}
+
 void ps_server_read_recording(const struct ps_server *s,
                               const struct ps_msg_trace_get *m,
                               struct ps_rec_trace_entry *list,

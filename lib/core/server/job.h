@@ -63,9 +63,25 @@ struct ps_server_profile {
 struct ps_server_job_kept {
     uint32_t epoch;             /* Of this server's place; 0: none is stated. */
     enum ps_part_memory memory; /* Origin of the partitions. */
-    ps_time taken_at;           /* When they were taken over; 0: never. */
+    ps_time taken_at; /* When a running job was taken; 0: it was not running. */
     struct ps_record_place record;
     bool is_partial; /* Some partition has no record, for lack of room. */
+};
+
+/* A partition of another server as of one copy. */
+struct ps_server_copied_version {
+    uint64_t number; /* Of the copy; 0: none. */
+    struct ps_rec_part_image image;
+    struct ps_slice buffers[PS_PART_BUFFERS];
+};
+
+struct ps_server_backup_part {
+    const struct ps_server_backup *of;
+    uint32_t key;
+    uint32_t index;
+    struct ps_server_copied_version complete;
+    struct ps_server_copied_version arriving;
+    uint32_t missing; /* Of the arriving one, by bit. */
 };
 
 /* Copies of partitions between servers. */
@@ -82,7 +98,7 @@ struct ps_server_job_copies {
     /* Places of which this server is the backup, by number, and what it has
      * of them; NULL: none. See backup.c. */
     struct ps_map *backups;
-    struct ps_map *backup_parts;
+    struct ps_map *backup_parts; /* struct ps_server_backup_part */
 };
 
 struct ps_server_norms {
@@ -182,14 +198,25 @@ ps_server_request_part(const struct ps_server_request *q, uint32_t i)
 
 /* ----------------------------------------------------------------- look-ups */
 
-/* True if this server has a copy of a partition of which it is not the owner:
- * the scheduler may be about to promote it. */
-static inline bool ps_server_job_backs_up(const struct ps_server_job *job,
-                                          uint32_t key, uint32_t index)
+/* Time for which agents may not have heard of a move, or of a takeover, of before
+ * this process took the job. */
+#define PS_SERVER_SETTLING_TIME PS_SECONDS(10)
+
+/* False if a partition without a value here may have another owner since before
+ * this process took the job (rule E9). */
+static inline bool ps_server_job_is_settled(const struct ps_server_job *job,
+                                            ps_time now)
 {
-    return job->copies.backup_parts != NULL &&
-           ps_map_get(job->copies.backup_parts, ps_part_id(key, index)) != NULL;
+    return job->kept.taken_at == 0 ||
+           now >= ps_time_add(job->kept.taken_at, PS_SERVER_SETTLING_TIME);
 }
+
+/* True if this server has a copy of a partition of which it is not the owner, as
+ * far as it knows: the scheduler may be about to promote it. A copy that is not
+ * newer than a partition of its own is a stray: an agent that had not heard of the
+ * owner has sent an init to the process of which this is the backup. */
+bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
+                            uint32_t index);
 
 /* The slot in which the scheduler has named this process as an agent of a job;
  * NULL: there is none. */

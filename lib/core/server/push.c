@@ -395,19 +395,6 @@ static int check_push(const struct ps_server_push *push)
     return q->discard_reason == PS_E_FULL ? PS_E_FULL : 0;
 }
 
-/* Time for which agents may not have heard of a move of before the return of this
- * server. */
-#define MOVED_TIME PS_SECONDS(10)
-
-/* True if a partition without a value may have moved away before this process
- * took the job over: state memory does not say so (rule E9). */
-static bool may_have_moved(const struct ps_server_step *st,
-                           const struct ps_server_job *job)
-{
-    return job->kept.taken_at != 0 &&
-           st->now < ps_time_add(job->kept.taken_at, MOVED_TIME);
-}
-
 static void accept_contributions(struct ps_server_step *st,
                                  const struct ps_server_push *push)
 {
@@ -428,7 +415,7 @@ static void accept_contributions(struct ps_server_step *st,
         slot->unmerged_bytes -= in.payload_bytes;
         int rc = accept_contribution(st, &in, &refusal.conflict);
 
-        if (rc == PS_E_NOKEY && may_have_moved(st, slot->job)) {
+        if (rc == PS_E_NOKEY && !ps_server_job_is_settled(slot->job, st->now)) {
             rc = PS_E_FUTURE;
         }
         if (rc != 0) {

@@ -283,9 +283,10 @@ static void record_report(struct ps_server_step *st,
 }
 
 /* Checks what a server that came back with its memory promises, and one that took
- * over copies: no agent knows a version that it lacks (rules O6 and O15). */
-static void check_report(struct ps_server_step *st,
-                         const struct ps_server_request *q)
+ * over copies: no agent knows a version that it lacks (rules O6 and O15). 0, or
+ * PS_E_STALE: the partition may have another owner. */
+static int check_report(struct ps_server_step *st,
+                        const struct ps_server_request *q)
 {
     struct ps_server_job *job = q->from.slot->job;
     const struct ps_rec_part *rec = q->parts;
@@ -293,9 +294,15 @@ static void check_report(struct ps_server_step *st,
                                                rec->index);
     const uint64_t known = known_versions(&q->msg->restore);
 
-    if (known > (part != NULL ? versions_of(part) : 0)) {
-        lose_value(st, job, rec, known - 1);
+    if (known <= (part != NULL ? versions_of(part) : 0)) {
+        return 0;
     }
+    if ((part == NULL || !ps_part_has_value(part)) &&
+        !ps_server_job_is_settled(job, st->now)) {
+        return PS_E_STALE; /* The agent sends it again (rule E9). */
+    }
+    lose_value(st, job, rec, known - 1);
+    return 0;
 }
 
 void ps_server_on_restore(struct ps_server_step *st,
@@ -314,10 +321,12 @@ void ps_server_on_restore(struct ps_server_step *st,
         ps_server_migration_on_restored(slot, q->parts);
         if (slot->job->copies.is_wanted ||
             (slot->job->has_optimizer && !m->has_value)) {
-            check_report(st, q);
+            rc = check_report(st, q);
         } else {
             record_report(st, q);
         }
+    }
+    if (rc == 0) {
         return;
     }
     ps_server_refusal_begin(st, q, &refusal);
