@@ -62,8 +62,10 @@ static void remove_from(struct rows *r, uint32_t first, uint32_t count)
     for (uint32_t i = first; i < first + count; i++) {
         ps_free(r->list[i].bytes);
     }
-    memmove(&r->list[first], &r->list[first + count],
-            (r->count - first - count) * sizeof(*r->list));
+    if (first + count < r->count) {
+        memmove(&r->list[first], &r->list[first + count],
+                (r->count - first - count) * sizeof(*r->list));
+    }
     r->count -= count;
 }
 
