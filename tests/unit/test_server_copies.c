@@ -173,6 +173,51 @@ static void a_dismissed_backup_has_nothing(void **state)
     world_free(w);
 }
 
+/* An agent has sent an init to the process of which this is the backup, before it
+ * heard that the partition is here. */
+static void a_copy_of_a_stray_is_not_taken_for_the_partition(void **state)
+{
+    const float init[4] = {5, 6, 7, 8};
+    const float grad[4] = {1, 1, 1, 1};
+    struct world *w = begin_backup();
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_init(a, 1, 4, init);
+    send_version(w, 5, 1, 0);
+    assert_int_equal(w->agents[1].copied_number, 1);
+    agent_push(a, &(struct push_options){
+                      .key = 1, .round = 1, .count = 4, .data = grad});
+    assert_int_equal(a->seen[1].error, 0);
+    assert_int_equal(a->seen[1].value_version, 1);
+    send_places(w, 3, NULL, 0);
+    agent_pull(a, 1, 1);
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(a->seen[1].value_version, 1);
+    assert_memory_equal(a->seen[1].bytes, grad, sizeof(grad));
+    sched_end(w);
+    world_free(w);
+}
+
+/* Rule E9: its partitions were taken over, and agents may not know it. */
+static void a_new_process_calls_nothing_lost_at_first(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .no_job = true});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    send_places(w, 2, NULL, 0);
+    agent_restore_committed(a, 1, 3);
+    assert_int_equal(a->seen[1].error, PS_E_STALE);
+    assert_int_equal(w->value_lost_count, 0);
+    world_run(w, PS_SECONDS(11));
+    agent_restore_committed(a, 1, 3);
+    assert_int_equal(w->value_lost_count, 1);
+    sched_end(w);
+    world_free(w);
+}
+
 static void a_server_that_owns_no_place_is_not_welcome(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -195,6 +240,8 @@ int main(void)
         cmocka_unit_test(a_new_epoch_begins_with_nothing),
         cmocka_unit_test(agents_wait_until_it_is_the_owner),
         cmocka_unit_test(a_dismissed_backup_has_nothing),
+        cmocka_unit_test(a_copy_of_a_stray_is_not_taken_for_the_partition),
+        cmocka_unit_test(a_new_process_calls_nothing_lost_at_first),
         cmocka_unit_test(a_server_that_owns_no_place_is_not_welcome),
     };
 
