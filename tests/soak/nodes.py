@@ -3,14 +3,19 @@
 """Two nodes with an init system of their own, booted by systemd-nspawn from a
 Debian tree, and the Debian packages on them.
 
-    nodes.py [--packages FOLDER] [--tree FOLDER] [--keep]
+    nodes.py [--packages FOLDER] [--tree FOLDER] [--only upgrade] [--keep]
 
-Installs the packages of FOLDER (build-package/deb) with apt on both, makes
-certificates, enables the units, trains across both nodes over TLS, reloads a
-daemon, stops each daemon until its watchdog has it restarted, upgrades the
-packages under a job of sums, and purges them. Needs root, mmdebstrap and
-systemd-container; the tree (build/nodes) is made once. Prints a line for each
-step; 1 where one fails."""
+Installs the packages of the release before with apt on both, makes certificates,
+enables the units, trains across both nodes over TLS, and upgrades to the packages
+of FOLDER (build-package/deb): by apt under a job with Adam, then the daemons that
+go on, in their order, with jobs in every mixture. Then it reloads each daemon,
+stops it until its watchdog has it restarted, upgrades the packages to a higher
+version and installs them again under a job with Adam, and purges them. The bits
+of each job are those of one that nothing happened to. Where the history of this
+tree lacks the release before, it begins with the packages of FOLDER.
+
+Needs root, mmdebstrap and systemd-container; the tree (build/nodes) is made once.
+Prints a line for each step; 1 where one fails."""
 import argparse
 import json
 import os
@@ -26,6 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
+import older  # noqa: E402
 from trio import SOURCE, die_with_parent, wait_for  # noqa: E402
 
 SUITE = "bookworm"
@@ -34,8 +40,9 @@ SUITE = "bookworm"
 INCLUDED = ("systemd", "systemd-sysv", "dbus", "apt", "procps", "iproute2",
             "python3", "python3-numpy", "libuv1", "libmsgpackc2",
             "libyaml-0-2", "libjansson4", "libssl3", "libmicrohttpd12",
-            "zlib1g")
-PACKAGES = ("pskv-daemons", "pskv-tools", "python3-pskv")
+            "libxxhash0",
+            "libsqlite3-0", "zlib1g")
+PACKAGES = ("pskv-daemons", "pskv-tools", "python3-pskv", "libpsclient0")
 ADDRESSES = {"a": "10.213.7.1", "b": "10.213.7.2"}
 UNITS = {"a": ("psched", "psserver", "psworker-agent"),
          "b": ("psserver", "psworker-agent")}
@@ -51,32 +58,41 @@ IGNORED = re.compile(
     r"|/etc/(passwd|group|shadow|gshadow)-?$|/etc/ld.so.cache"
     r"|/srv/packages|/root/pskv-test|__pycache__|/usr/share/info/dir")
 
+MARK = 50  # Rounds between two digests of all weights.
 WORKER = """
-import sys
+import hashlib, json, os, sys, time
 from pathlib import Path
 import numpy as np
 import pskv
 
 folder = Path("/root/pskv-test")
-count = 200000
+count, mark = 100000, %d
+last = int(os.environ["PSKV_TEST_ROUNDS"])
+digests = []
 with pskv.create("dist_sync") as kv:
+    kv.set_optimizer("adam", learning_rate=0.01)
     for name, size in (("w", count), ("end", 1)):
         kv.init(name, np.zeros(size, dtype=np.float32))
+    base = np.random.default_rng(kv.rank).standard_normal(count, np.float32)
+    weights, end = np.empty(count, np.float32), np.empty(1, np.float32)
     rounds = 0
     while True:
-        value = np.full(count, kv.rank + 1 + rounds % 7, dtype=np.float32)
-        kv.pushpull("w", value)
-        want = 3 + 2 * (rounds % 7)
-        assert (value == want).all(), (rounds, value[:3], want)
-        end = np.full(1, (folder / "end").exists(), dtype=np.float32)
-        kv.pushpull("end", end)
+        kv.pushpull("w", base * np.float32(1 + rounds %% 7), out=weights)
         rounds += 1
+        over = (folder / "end").exists() if last == 0 else rounds >= last
+        # Without a gradient Adam leaves a zero as it is.
+        kv.pushpull("end", np.full(1, over, dtype=np.float32), out=end)
+        if rounds %% mark == 0:
+            digests.append(hashlib.sha256(weights.tobytes()).hexdigest()[:16])
+            kv.barrier()
         (folder / "rounds.new").write_text(str(rounds))
         (folder / "rounds.new").rename(folder / "rounds")
-        if end[0] > 0:
+        if end[0] != 0:
             break
-    print("rounds", rounds, "stats", kv.stats())
-"""
+        if last == 0:
+            time.sleep(0.02)
+    print("done", json.dumps({"rounds": rounds, "digests": digests}))
+""" % MARK
 
 
 class Failed(Exception):
@@ -105,12 +121,15 @@ def make_tree(tree):
     return base
 
 
-def make_repository(folder, packages):
-    """The packages, and the same ones under a higher version."""
+def make_repository(folder, packages, before):
+    """The packages, the same ones under a higher version, and those of the
+    release before, in the folder `before`, if it is not None."""
     folder.mkdir()
     made = sorted(packages.glob("*.deb"))
     if not made:
         raise Failed(f"no package in {packages}: ./dev package deb")
+    for deb in before.glob("*.deb") if before is not None else ():
+        shutil.copy(deb, folder)
     for deb in made:
         shutil.copy(deb, folder)
         unpacked = folder / "unpacked"
@@ -265,10 +284,12 @@ class Node:
 
 
 class Show:
-    def __init__(self, nodes, version):
+    def __init__(self, nodes, version, first):
         self.nodes = nodes
         self.version = version
+        self.first = first  # The version that is installed to begin with.
         self.before = {}
+        self.bits = []  # Digests of the longest job that nothing happened to.
         self.failed = []
 
     def __iter__(self):
@@ -292,13 +313,21 @@ class Show:
         for n in self:
             self.before[n.name] = n.files()
             n.do(["apt-get", "update", "-q"])
-            n.do(["apt-get", "install", "-q", "-y", "--no-install-recommends",
-                  *(f"{p}={self.version}" for p in PACKAGES)])
+            self.apt(n, self.first)
             for unit in UNITS["a"]:
                 state = n.do(["systemctl", "is-enabled", unit],
                              check=False).stdout.strip()
                 assert state == "disabled", (unit, state)
-        return ", ".join(PACKAGES)
+        return f"{', '.join(PACKAGES)} of version {self.first}"
+
+    def apt(self, n, version, *options):
+        return n.do(["apt-get", "install", "-q", "-y", *options,
+                     "-o", "Dpkg::Options::=--force-confold",
+                     "--no-install-recommends",
+                     *(f"{p}={version}" for p in PACKAGES)])
+
+    def pids(self):
+        return {(n.name, u): n.pid(u) for n in self for u in UNITS[n.name]}
 
     def versions(self):
         """Versions of the installed packages, on all nodes."""
@@ -337,11 +366,11 @@ class Show:
                 assert n.show(unit, "ActiveState") == "active"
         return "each is active and ready"
 
-    def members(self):
+    def members(self, what="state"):
         """Names and states as psched has them."""
         rows = json.loads(self.nodes["a"].do(
             ["psctl", "-w", "json", "nodes"]).stdout)["nodes"]
-        return {(r["role"], r["name"]): r["state"] for r in rows
+        return {(r["role"], r["name"]): r[what] for r in rows
                 if r["role"] in ("server", "agent")}
 
     def await_members(self):
@@ -365,16 +394,18 @@ class Show:
 
     # ----------------------------------------------------------------- jobs
 
-    def begin_job(self):
+    def begin_job(self, rounds=0):
+        """A job of that number of rounds; 0: until end_job()."""
         jobs = []
         for rank, n in enumerate(self):
             n.put("/root/pskv-test/worker.py", WORKER)
             for name in ("end", "rounds"):
                 n.file(f"/root/pskv-test/{name}").unlink(missing_ok=True)
             jobs.append(n.start(
-                ["env", "PSKV_JOB=sums", f"PSKV_RANK={rank}",
+                ["env", "PSKV_JOB=adam", f"PSKV_RANK={rank}",
                  "PSKV_NUM_WORKERS=2", "PSKV_NUM_SERVERS=2",
                  "PSKV_ON_LOSS=wait", "PSKV_START_TIMEOUT=60s",
+                 f"PSKV_TEST_ROUNDS={rounds}",
                  "python3", "/root/pskv-test/worker.py"]))
         return jobs
 
@@ -395,25 +426,55 @@ class Show:
             return self.rounds() >= least
         wait_for(passed, f"{more} more rounds", 90)
 
+    def results(self, jobs, seconds):
+        """Digests of a job that ends by itself, on all ranks alike."""
+        seen = []
+        for job in jobs:
+            text, _ = job.communicate(timeout=seconds)
+            if job.returncode != 0:
+                raise Failed(f"a worker ended with {job.returncode}: {text}")
+            seen.append(json.loads(text.split("done ", 1)[1]))
+        assert seen[0] == seen[1], seen
+        assert seen[0]["digests"], seen
+        return seen[0]["digests"]
+
     def end_job(self, jobs):
         for n in self:
             n.put("/root/pskv-test/end", "")
-        texts = []
-        for job in jobs:
-            text, _ = job.communicate(timeout=60)
-            if job.returncode != 0:
-                raise Failed(f"a worker ended with {job.returncode}: {text}")
-            texts.append(text)
-        return int(texts[0].split()[1])
+        return self.results(jobs, 60)
 
-    def train(self):
-        jobs = self.begin_job()
+    def train(self, rounds):
+        jobs = self.begin_job(rounds)
         try:
-            self.await_rounds(jobs, 50)
-            return f"{self.end_job(jobs)} rounds, each sum exact"
+            return self.results(jobs, 600)
         finally:
             for job in jobs:
                 job.kill()
+
+    def compare(self, digests):
+        """The bits are those of a job that nothing happened to."""
+        if len(self.bits) < len(digests):
+            self.bits = self.train(len(digests) * MARK)
+        assert digests == self.bits[:len(digests)], \
+            (digests, self.bits[:len(digests)])
+        return f"{len(digests) * MARK} rounds with equal bits"
+
+    def job(self):
+        self.bits = self.train(4 * MARK)
+        return f"{4 * MARK} rounds"
+
+    def under_job(self, act):
+        """Calls `act`, with a function that awaits more rounds, under a job, no
+        call of which fails; compares its bits."""
+        jobs = self.begin_job()
+        try:
+            self.await_rounds(jobs, 20)
+            act(lambda: self.await_rounds(jobs, 20))
+            digests = self.end_job(jobs)
+        finally:
+            for job in jobs:
+                job.kill()
+        return self.compare(digests)
 
     # -------------------------------------------------------------- daemons
 
@@ -455,31 +516,98 @@ class Show:
         return (f"{len(took)} daemons, each was restarted within "
                 f"{max(took):.1f} s of a watchdog of 3 s")
 
-    def upgrade(self):
-        pids = {(n.name, u): n.pid(u) for n in self for u in UNITS[n.name]}
+    def newer_packages(self):
+        """Nothing of the release before is restarted under a job, but agents by
+        an operator."""
+        pids = self.pids()
+
+        def act(more):
+            for n in reversed(list(self)):
+                self.apt(n, self.version)
+                more()
+            assert self.pids() == pids
+            for n in self:
+                n.systemctl("restart", "psworker-agent")
+                more()
+        note = self.under_job(act)
+        assert self.versions() == {self.version}
+        seen = self.members("version")
+        assert {v for (role, _), v in seen.items() if role == "agent"} == \
+            {self.version}, seen
+        assert {v for (role, _), v in seen.items() if role == "server"} == \
+            {self.first}, seen
+        return f"{note}, and then agents of {self.version} in it"
+
+    def newer_psched(self):
+        self.nodes["a"].systemctl("restart", "psched")
+        self.await_members()
+        return self.compare(self.train(4 * MARK))
+
+    def older_server(self):
+        """A server of the release before has no memory that outlives it."""
         jobs = self.begin_job()
         try:
             self.await_rounds(jobs, 20)
-            for n in reversed(list(self)):
-                n.do(["apt-get", "install", "-q", "-y",
-                      "--no-install-recommends",
-                      *(f"{p}={self.version}{RISE}" for p in PACKAGES)])
-                self.await_rounds(jobs, 20)
-            rounds = self.end_job(jobs)
+            self.nodes["b"].systemctl("restart", "psserver")
+            for job in jobs:
+                text, _ = job.communicate(timeout=120)
+                assert job.returncode == 1, text
+                said = re.search(r"server b .*", text)
+                assert said, text
         finally:
             for job in jobs:
                 job.kill()
-        assert self.versions() == {self.version + RISE}
-        for (name, unit), pid in pids.items():
-            same = self.nodes[name].pid(unit) == pid
-            assert same == (unit == "psched"), (name, unit, same)
-        return (f"the job had {rounds} rounds, each sum exact; psched goes on "
-                "as it was, the others were restarted")
+        return said.group()
+
+    def newer_servers(self):
+        self.await_members()
+        notes = [self.compare(self.train(4 * MARK))]
+        self.nodes["a"].systemctl("restart", "psserver")
+        self.await_members()
+        notes.append(self.compare(self.train(4 * MARK)))
+        assert set(self.members("version").values()) == {self.version}
+        return ", then ".join(notes)
+
+    def store(self):
+        b = self.nodes["b"]
+        kept = []
+        for verb in ("restart", "stop", "start"):
+            b.systemctl(verb, "psserver")
+            kept.append(b.show("psserver", "NFileDescriptorStore"))
+        assert kept == ["1", "0", "1"], kept
+        self.await_members()
+        return "kept over a restart, dropped at a stop"
+
+    def upgrade(self):
+        pids = self.pids()
+        next_ = self.version + RISE
+
+        def act(more):
+            for n in reversed(list(self)):
+                self.apt(n, next_)
+                more()
+                for unit in UNITS[n.name]:
+                    same = n.pid(unit) == pids[n.name, unit]
+                    assert same == (unit == "psworker-agent"), (n.name, unit)
+                n.systemctl("restart", "psworker-agent")
+                more()
+            for n in self:  # In the other order.
+                self.apt(n, next_, "--reinstall")
+                more()
+        begun = self.returns()
+        note = self.under_job(act)
+        assert self.versions() == {next_}
+        assert self.returns() - begun == 4
+        return note
+
+    def returns(self):
+        return self.nodes["a"].journal("psched").count(
+            "is back with its memory")
 
     def purge(self):
         left = {}
         for n in self:
-            n.do(["apt-get", "purge", "-q", "-y", *PACKAGES, "libpsclient0"])
+            n.do(["apt-get", "purge", "-q", "-y", *PACKAGES])
             left[n.name] = sorted(n.files() - self.before[n.name])
             units = n.do(["systemctl", "list-units", "--all", "--plain",
                           "--no-legend", "ps*"]).stdout
@@ -496,16 +624,27 @@ class Show:
             assert not more, (name, more)
         return "only the authority is left, on its node"
 
-    def run(self):
+    def run(self, only):
         good = self.step("packages installed with apt", self.install)
         good = good and self.step("certificates and files", self.configure)
         good = good and self.step("systemctl enable --now", self.enable)
         if good:
             self.step("encryption between the nodes", self.encrypted)
-            self.step("job across both nodes", self.train)
+            self.step("job with Adam across both nodes", self.job)
+        if good and self.first != self.version:
+            self.step(f"upgrade from {self.first} under a job, then restarts "
+                      "of the agents", self.newer_packages)
+            self.step("next psched beside older servers", self.newer_psched)
+            self.step("what a job says when an older server restarts",
+                      self.older_server)
+            self.step("next servers, one after the other", self.newer_servers)
+        if good and only != "upgrade":
             self.step("systemctl reload", self.reload)
             self.step("hung daemons", self.hang)
-            self.step("upgrade under a job of sums", self.upgrade)
+        if good:
+            self.step("memory of a server at its manager", self.store)
+            self.step("upgrade, and the packages again, under a job",
+                      self.upgrade)
         self.step("purge", self.purge)
 
 
@@ -514,6 +653,7 @@ def main():
     p.add_argument("--packages", type=Path,
                    default=SOURCE / "build-package/deb")
     p.add_argument("--tree", type=Path, default=SOURCE / "build/nodes")
+    p.add_argument("--only", choices=["upgrade"])
     p.add_argument("--keep", action="store_true")
     options = p.parse_args()
     if os.geteuid() != 0:
@@ -524,7 +664,9 @@ def main():
     nodes = {}
     try:
         base = make_tree(options.tree)
-        version = make_repository(folder / "packages", options.packages)
+        before = None if older.missing() else older.packages()
+        version = make_repository(folder / "packages", options.packages,
+                                  before)
         with Network() as network:
             try:
                 for name in ADDRESSES:
@@ -532,8 +674,9 @@ def main():
                                        network.spaces[name])
                 for n in nodes.values():
                     print(f"node {n.name} is {n.await_boot()}", flush=True)
-                show = Show(nodes, version)
-                show.run()
+                show = Show(nodes, version,
+                            version if before is None else older.VERSION)
+                show.run(options.only)
                 if options.keep:
                     print(f"nodes stay until the end of input: {folder}",
                           [n.leader for n in nodes.values()], flush=True)
