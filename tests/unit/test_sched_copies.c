@@ -130,6 +130,45 @@ static void a_backup_that_counts_takes_over(void **state)
     end(&j);
 }
 
+/* A backup of an older file may have been dismissed since (rule G5). */
+static void a_backup_of_an_old_file_does_not_take_over(void **state)
+{
+    struct rows old = {0};
+    struct ps_msg hello;
+    struct job j;
+
+    (void)state;
+    world_has_file = true;
+    j = start_copied_job();
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    rows_copy(&old, &j.w->rows);
+    join_peer(j.w, PS_ROLE_SERVER, "s2");
+    const uint32_t epoch = ps_sched_epoch(j.w->sched);
+
+    rows_copy(&j.w->rows, &old);
+    rows_fini(&old);
+    world_restart_sched(j.w);
+    hello = make_hello(j.a[0]);
+    hello.hello.epoch = epoch;
+    open_peer_conn(j.w, j.a[0]);
+    deliver_unsequenced(j.w, j.a[0], hello);
+    for (int i = 0; i < 2; i++) {
+        drop_inbox(j.s[i]);
+        connect_peer(j.w, j.s[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_true(place_of(&j, j.s[i], j.s[i])->epoch > epoch);
+        assert_false(place_of(&j, j.s[i], j.s[i])->filled);
+    }
+    drop_inbox(j.a[0]);
+    connect_peer(j.w, j.a[0]);
+    lose(&j, j.s[1]);
+    assert_null(find_msg(j.a[0], PS_MSG_KEY_OPENED));
+    world_free(j.w);
+    world_has_file = false;
+}
+
 static void a_place_has_its_number_alone(void **state)
 {
     struct job j = start_copied_job();
@@ -244,6 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_of_a_job_are_backups_of_each_other),
         cmocka_unit_test(a_backup_that_counts_takes_over),
+        cmocka_unit_test(a_backup_of_an_old_file_does_not_take_over),
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),

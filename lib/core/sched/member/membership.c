@@ -499,6 +499,7 @@ static void note_epoch(struct ps_sched_step *st, struct ps_member *m,
         s->epoch = epoch;
         ps_sched_begin_epoch(st);
     }
+    ps_sched_copies_distrust(st);
 }
 
 static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,

@@ -211,6 +211,22 @@ void ps_sched_copies_name_all(struct ps_sched_step *st)
     }
 }
 
+void ps_sched_copies_distrust(struct ps_sched_step *st)
+{
+    PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
+    {
+        if (!ps_sched_job_has_copies(j) || !ps_sched_job_is_open(j) ||
+            !ps_sched_job_has_started(j)) {
+            continue;
+        }
+        for (uint32_t i = 0; i < j->servers.count; i++) {
+            change_place(st, &j->servers.list[i], NULL);
+        }
+        (void)name_backups(st, j);
+        ps_sched_job_publish(st, j);
+    }
+}
+
 void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
                         const struct ps_msg *msg)
 {

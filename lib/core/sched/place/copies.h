@@ -18,6 +18,9 @@ const char *ps_sched_copies_refuse(const struct ps_member *m);
  * publishes the job. */
 void ps_sched_copies_name(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_copies_name_all(struct ps_sched_step *st);
+/* The file of the scheduler is an older one: no backup counts that it names, until
+ * its owner has filled it again (rule G5). */
+void ps_sched_copies_distrust(struct ps_sched_step *st);
 /* Applies the loss of a server of the job: its backup takes its place over, and
  * places of which it was the backup go on alone. 0: it is no server of the job any
  * more. PS_E_NOENT: it still is, and nobody has another copy of its partitions.
