@@ -603,6 +603,7 @@ def lies(victim):
                             weight_first_digit=0, weight_digits=[]), b"")],
         "value_lost": [(dict(gen, key=0, index=0, version=1), b"")],
         "filled": [(dict(gen, epoch=1), b"")],
+        "norm_result": [(dict(gen, key=0, round=1, stage=0), b"")],
     }
 
 
