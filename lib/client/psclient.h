@@ -163,10 +163,10 @@ struct psc_options {
     uint32_t placement;   /* enum psc_placement */
     /* Size of the partitions of large keys; 0: the setting of psched. */
     uint32_t partition_bytes;
-    uint64_t big_array_bound; /* Elements; PSC_PLACEMENT_MXNET. */
+    uint64_t big_array_bound;   /* Elements; PSC_PLACEMENT_MXNET. */
     int32_t connect_timeout_ms; /* For the agent's socket to appear. */
-    int32_t start_timeout_ms; /* Time limit for the job to be complete. */
-    int32_t op_timeout_ms;    /* Meaning of PSC_WAIT_DEFAULT; 0: no limit. */
+    int32_t start_timeout_ms;   /* Time limit for the job to be complete. */
+    int32_t op_timeout_ms;      /* Meaning of PSC_WAIT_DEFAULT; 0: no limit. */
     /* Time for which psc_close() waits for operations. */
     int32_t close_timeout_ms;
     uint32_t flags; /* PSC_OPEN_* */
@@ -185,7 +185,7 @@ struct psc_options {
     int32_t wait_notes_ms;
     uint32_t weight;        /* Share among jobs of servers and links; 0: 100. */
     const char *token_file; /* Token of the right train; NULL: none. */
-    uint32_t replicas; /* Servers that have each value, 1 or 2; 0: 1. */
+    uint32_t replicas;      /* Servers that have each value, 1 or 2; 0: 1. */
 };
 
 /* A time-out does not query the agent about the missing ranks, which can take

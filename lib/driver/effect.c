@@ -367,8 +367,8 @@ static void carry_out_effects(struct ps_driver *d)
 
 void driver_apply_effects(struct ps_driver *d)
 {
-    for (uint32_t i = 0; d->opt.store.change != NULL && i < d->fx.count &&
-                         !d->awaits_commit;
+    for (uint32_t i = 0;
+         d->opt.store.change != NULL && i < d->fx.count && !d->awaits_commit;
          i++) {
         d->awaits_commit = d->fx.items[i].type == PS_FX_STORE;
     }

@@ -146,9 +146,9 @@ static void a_server_that_comes_back_with_its_memory_goes_on(void **state)
     assert_int_equal(place_of(&j, 0)->epoch, other);
     assert_int_equal(last_msg(j.a[0], PS_MSG_MAP)->map.servers_count, 2);
     /* It has memory of the job, and does not know the job yet. */
-    deliver_msg(j.w, j.s[1],
-                (struct ps_msg){.code = PS_MSG_JOB_READY,
-                                .job_ready = {.gen = j.gen}});
+    deliver_msg(
+        j.w, j.s[1],
+        (struct ps_msg){.code = PS_MSG_JOB_READY, .job_ready = {.gen = j.gen}});
     expect_substring(standstill(&j), "waits for server s1");
     /* Of an earlier epoch, before it has taken the place. */
     deliver_memory(&j, 1, PS_PART_MEMORY_NEW, before);

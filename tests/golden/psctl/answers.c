@@ -149,7 +149,8 @@ static void add_jobs(struct report *r)
                                    .scalars_count = 2,
                                    .settings = settings,
                                    .settings_count = 2,
-                                   .standstill = "", .copies = ""}};
+                                   .standstill = "",
+                                   .copies = ""}};
 
     add_row(r, PS_QUERY_JOBS, &m);
     m.job_row.uid = 4000000000; /* A second user's job of that name. */

@@ -229,7 +229,8 @@ static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
     }
     if (j->opt.replicas > 1) {
         *ret_rc = PS_E_UNSUPPORTED;
-        return "partitions of a job with replicas: 2 do not move: end a server, "
+        return "partitions of a job with replicas: 2 do not move: end a "
+               "server, "
                "and its backup has them";
     }
     if (j->opt.mode != PS_MODE_SYNC) {
