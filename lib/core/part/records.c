@@ -559,8 +559,10 @@ static int by_gen(const void *a, const void *b)
 
 static void copy_name(uint8_t out[72], const char *name)
 {
-    memset(out, 0, 72);
-    memcpy(out, name, ps_min_u64(strlen(name), 72));
+    for (size_t i = 0; i < 72; i++) {
+        out[i] = (uint8_t)*name;
+        name += *name != '\0';
+    }
 }
 
 /* Why the memory is not the former one of this server; "": nobody has used
