@@ -550,7 +550,9 @@ class Show:
             self.await_rounds(jobs, 20)
             self.nodes["b"].systemctl("restart", "psserver")
             for job in jobs:
-                text, _ = job.communicate(timeout=120)
+                wait_for(lambda job=job: job.poll() is not None,
+                         "the end of a job whose server kept nothing", 60)
+                text, _ = job.communicate()
                 assert job.returncode == 1, text
                 said = re.search(r"server b .*", text)
                 assert said, text
