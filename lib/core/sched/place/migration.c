@@ -15,9 +15,10 @@
  * Rule M10: each server has at most one open request of a migration, so no
  * message overtakes another; every request may be repeated, and is, on a fresh
  * link. A lost server answers nothing: if the source is lost, so is the
- * partition, except in INSTALLING, when the target has all of it (rule M11); if
- * the target is lost before COMMITTED, the migration is rolled back, and
- * afterwards the partition is lost with it (rule M12). */
+ * partition, except in INSTALLING, when the target has all of it (rule M11). It
+ * has it in no memory that outlives it: the migration of a source whose memory
+ * does is rolled back. If the target is lost before COMMITTED, the migration is
+ * rolled back, and afterwards the partition is lost with it (rule M12). */
 #include "core/sched/place/place.h"
 
 #include "base/alloc.h"
@@ -508,13 +509,21 @@ int ps_sched_migration_restore(struct ps_sched *s, struct ps_sched_job *j,
 
 /* ---------------------------------------------------------------- servers */
 
+/* The member was lost; its next process may have its memory. */
+static bool may_return(const struct ps_sched_step *st, uint32_t node)
+{
+    const struct ps_member *m = find_member(st, node);
+
+    return m != NULL && m->hello != NULL && m->hello->hello.keep;
+}
+
 static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct migration *mv, uint32_t node)
 {
     if (mv->source.node == node) {
         mv->source.awaits_ack = false;
         mv->source.is_done = true;
-        if (mv->state == MIG_INSTALLING) {
+        if (mv->state == MIG_INSTALLING && !may_return(st, node)) {
             commit_migration(st, j, mv); /* The target has all of it. */
         } else if (mv->state < MIG_COMMITTED) {
             roll_back_migration(st, j, mv, "the source server was lost");
