@@ -709,6 +709,36 @@ static void a_partition_that_is_not_in_the_memory_may_have_moved(void **state)
     memory_free(m);
 }
 
+/* Rule E9: all its partitions had moved away, and it has one again, which an
+ * agent looks for here since before. */
+static void
+a_server_that_takes_a_running_job_may_have_had_partitions(void **state)
+{
+    const float grad[COUNT] = {1, 2, 3, 4, 5};
+    struct push_options push = {
+        .key = 1, .round = 1, .count = COUNT, .data = grad};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = kept_optimizers[0].params, .params_count = 1});
+
+    (void)state;
+    agent_push(&w->agents[0], &push);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_NOKEY);
+    sched_send_job_state(
+        w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_ENDED});
+    sched_send_job_state(
+        w, &(struct job_options){.version = 3,
+                                 .phase = PS_JOB_PHASE_RUNNING,
+                                 .params = kept_optimizers[0].params,
+                                 .params_count = 1});
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_NEW);
+    agent_push(&w->agents[0], &push);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_FUTURE);
+    world_run(w, PS_SECONDS(11));
+    agent_push(&w->agents[0], &push);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_NOKEY);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -727,6 +757,8 @@ int main(void)
         cmocka_unit_test(
             the_same_process_keeps_its_partitions_in_a_newer_place),
         cmocka_unit_test(a_partition_that_is_not_in_the_memory_may_have_moved),
+        cmocka_unit_test(
+            a_server_that_takes_a_running_job_may_have_had_partitions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

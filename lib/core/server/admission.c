@@ -636,7 +636,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
                                ? PS_PART_MEMORY_KEPT
                                : PS_PART_MEMORY_NEW;
         if (job->kept.memory == PS_PART_MEMORY_KEPT ||
-            (m->replicas > 1 && m->phase == PS_JOB_PHASE_RUNNING)) {
+            m->phase == PS_JOB_PHASE_RUNNING) {
             job->kept.taken_at = st->now;
         }
         ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
