@@ -23,19 +23,19 @@ NO_REWIND = ("lib/core/agent/residual_log.c",
 PLANTS = {
     "server/copies: replies before the backup has the version": [
         ("lib/core/server/copies.c",
-         "if (c == NULL || !c->defers || c->confirmed == c->changed) {",
-         "if (c == NULL || c->changed > 0) {"),
+         "if (c != NULL && c->defers && c->confirmed != c->changed) {",
+         "        if (c != NULL && c->changed == 0) {"),
     ],
     "server/copies: forgets a partition that is made while there is a backup": [
         ("lib/core/server/copies.c",
          """if (c == NULL) {
-        c = ps_server_copies_add(job, part, true);
-    }""",
-         "    if (c == NULL) { return; }"),
+            c = ps_server_copies_add(t, part, true);
+        }""",
+         "        if (c == NULL) { continue; }"),
     ],
     "server/copy: reports a full backup before it has all": [
         ("lib/core/server/copy.c",
-         "job->copies.unfilled > 0 ||", ""),
+         "t->unfilled > 0 ||", ""),
     ],
     "server/copy: does not wait for a backup that counts": [
         ("lib/core/server/copy.c",

@@ -373,7 +373,7 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     }
     ps_fair_deactivate(&s->merges.fair, &job->merge_flow);
     ps_server_migration_free_all(job);
-    ps_server_copies_free(job);
+    ps_server_targets_free(job);
     ps_server_backup_free_all(job);
     ps_store_fini(&job->store);
     ps_map_free(job->norms.waits);
@@ -482,6 +482,7 @@ static struct ps_server_job *job_new(struct ps_server *s,
     job->norms.waits = ps_map_new();
     job->norms.known = ps_map_new();
     ps_list_init(&job->waiting_merges);
+    ps_list_init(&job->copies.targets);
     ps_map_put(s->jobs.by_gen, job->gen, job);
     if (ps_map_count(s->jobs.by_gen) == 2) {
         ps_server_session_begin_turns(s);

@@ -3,21 +3,35 @@
 
 #include "base/alloc.h"
 
-struct ps_server_copy *ps_server_copies_find(const struct ps_server_job *job,
+struct ps_server_copy *ps_server_copies_find(const struct ps_server_target *t,
                                              uint32_t key, uint32_t index)
 {
-    return job->copies.parts != NULL
-               ? ps_map_get(job->copies.parts, ps_part_id(key, index))
-               : NULL;
+    return ps_map_get(t->parts, ps_part_id(key, index));
+}
+
+/* The first copy that replies about the partition wait for; NULL: none. */
+static struct ps_server_copy *first_awaited(const struct ps_server_job *job,
+                                            const struct ps_part *part)
+{
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        struct ps_server_copy *c = ps_server_copies_find(t, part->key,
+                                                         part->index);
+
+        if (c != NULL && c->defers && c->confirmed != c->changed) {
+            return c;
+        }
+    }
+    return NULL;
 }
 
 bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
                                   const struct ps_part *part, bool want)
 {
-    struct ps_server_copy *c = ps_server_copies_find(slot->job, part->key,
-                                                     part->index);
+    struct ps_server_copy *c = first_awaited(slot->job, part);
 
-    if (c == NULL || !c->defers || c->confirmed == c->changed) {
+    if (c == NULL) {
         return false;
     }
     if (c->due.words == NULL) {
@@ -33,14 +47,15 @@ bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
 
 void ps_server_copies_drop_replies(const struct ps_server_slot *slot)
 {
-    if (slot->job->copies.parts == NULL) {
-        return;
-    }
-    PS_MAP_EACH(struct ps_server_copy, c, slot->job->copies.parts)
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &slot->job->copies.targets)
     {
-        if (c->due.words != NULL) {
-            ps_bits_clear(&c->due, slot->index);
-            ps_bits_clear(&c->due_values, slot->index);
+        PS_MAP_EACH(struct ps_server_copy, c, t->parts)
+        {
+            if (c->due.words != NULL) {
+                ps_bits_clear(&c->due, slot->index);
+                ps_bits_clear(&c->due_values, slot->index);
+            }
         }
     }
 }
@@ -49,7 +64,7 @@ void ps_server_copies_drop_replies(const struct ps_server_slot *slot)
 
 void ps_server_copies_forget_sent(struct ps_server_copy *c)
 {
-    c->job->copies.peer->copying_bytes -= c->sent_bytes;
+    c->target->peer->copying_bytes -= c->sent_bytes;
     c->sent_bytes = 0;
     c->sent = 0;
 }
@@ -57,7 +72,7 @@ void ps_server_copies_forget_sent(struct ps_server_copy *c)
 void ps_server_copies_enqueue(struct ps_server_copy *c)
 {
     if (!ps_list_linked(&c->node)) {
-        ps_list_push_back(&c->job->copies.peer->waiting, &c->node);
+        ps_list_push_back(&c->target->peer->waiting, &c->node);
     }
 }
 
@@ -72,49 +87,67 @@ static void copy_free(struct ps_server_copy *c)
     ps_free(c);
 }
 
-void ps_server_copies_free(struct ps_server_job *job)
-{
-    if (job->copies.parts == NULL) {
-        return;
-    }
-    PS_MAP_EACH(struct ps_server_copy, c, job->copies.parts)
-    {
-        copy_free(c);
-    }
-    ps_map_free(job->copies.parts);
-    job->copies.parts = NULL;
-    job->copies.peer = NULL;
-    job->copies.unfilled = 0;
-}
-
-struct ps_server_copy *ps_server_copies_add(struct ps_server_job *job,
+struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
                                             const struct ps_part *part,
                                             bool defers)
 {
     struct ps_server_copy *c = ps_calloc(1, sizeof(*c));
 
-    c->job = job;
+    c->target = t;
     c->key = part->key;
     c->index = part->index;
     c->defers = defers;
-    ps_map_put(job->copies.parts, ps_part_id(part->key, part->index), c);
+    ps_map_put(t->parts, ps_part_id(part->key, part->index), c);
     return c;
 }
 
 void ps_server_copies_on_change(struct ps_server_job *job,
                                 const struct ps_part *part)
 {
-    struct ps_server_copy *c;
+    PS_LIST_EACH_OF(struct ps_server_target, t, node, &job->copies.targets)
+    {
+        struct ps_server_copy *c = ps_server_copies_find(t, part->key,
+                                                         part->index);
 
-    if (job->copies.parts == NULL) {
-        return;
+        if (c == NULL) {
+            c = ps_server_copies_add(t, part, true);
+        }
+        c->changed = ++job->copies.last_number;
+        if (c->sent == 0) {
+            ps_server_copies_enqueue(c);
+        }
     }
-    c = ps_server_copies_find(job, part->key, part->index);
-    if (c == NULL) {
-        c = ps_server_copies_add(job, part, true);
+}
+
+/* ------------------------------------------------------------------ targets */
+
+struct ps_server_target *ps_server_target_add(struct ps_server_job *job,
+                                              struct ps_server_peer *peer)
+{
+    struct ps_server_target *t = ps_calloc(1, sizeof(*t));
+
+    t->job = job;
+    t->peer = peer;
+    t->parts = ps_map_new();
+    ps_list_push_back(&job->copies.targets, &t->node);
+    return t;
+}
+
+void ps_server_target_free(struct ps_server_target *t)
+{
+    PS_MAP_EACH(struct ps_server_copy, c, t->parts)
+    {
+        copy_free(c);
     }
-    c->changed = ++job->copies.last_number;
-    if (c->sent == 0) {
-        ps_server_copies_enqueue(c);
+    ps_map_free(t->parts);
+    ps_list_remove(&t->node);
+    ps_free(t);
+}
+
+void ps_server_targets_free(struct ps_server_job *job)
+{
+    while (!ps_list_empty(&job->copies.targets)) {
+        ps_server_target_free(PS_CONTAINER(ps_list_first(&job->copies.targets),
+                                           struct ps_server_target, node));
     }
 }

@@ -1,33 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes of partitions that the backup of this server's place lacks, and the
- * replies that wait for it; copy.c sends the copies. */
+/* Servers that get copies of partitions of this one, what each of them lacks, and
+ * the replies that wait for that; copy.c sends the copies. */
 #pragma once
 
 #include "base/bits.h"
 #include "core/server/job.h"
 #include "core/server/peer.h"
 
-/* The copies of one partition. */
+/* A server that gets copies of partitions of a job. */
+struct ps_server_target {
+    struct ps_list_node node; /* In `targets` of the job. */
+    struct ps_server_job *job;
+    struct ps_server_peer *peer;
+    struct ps_map *parts; /* struct ps_server_copy, by partition. */
+    uint32_t unfilled;    /* Of them, those that do not defer replies yet. */
+    bool is_filled;       /* All do: the target counts. */
+};
+
+/* The copies of one partition at one target. */
 struct ps_server_copy {
     struct ps_list_node node; /* In `waiting` of the peer. */
-    struct ps_server_job *job;
+    struct ps_server_target *target;
     uint32_t key;
     uint32_t index;
     uint64_t changed;   /* Number of the newest change. */
     uint64_t sent;      /* Number of the copy on its way; 0: none. */
-    uint64_t confirmed; /* Newest number that the backup has; 0: none. */
+    uint64_t confirmed; /* Newest number that the target has; 0: none. */
     uint64_t sent_bytes;
-    bool defers; /* Replies wait for the backup. */
+    bool defers; /* Replies wait for the target. */
     /* Slots that get a reply, and those of them that get the value. */
     struct ps_bits due;
     struct ps_bits due_values;
 };
 
-/* NULL: there is no backup, or the partition has not changed since. */
-struct ps_server_copy *ps_server_copies_find(const struct ps_server_job *job,
+/* Adds a target, which gets no partition yet. */
+struct ps_server_target *ps_server_target_add(struct ps_server_job *job,
+                                              struct ps_server_peer *peer);
+void ps_server_target_free(struct ps_server_target *t);
+void ps_server_targets_free(struct ps_server_job *job);
+
+/* NULL: the partition has not changed since, or is none that the target gets. */
+struct ps_server_copy *ps_server_copies_find(const struct ps_server_target *t,
                                              uint32_t key, uint32_t index);
-/* Adds the copies of a partition; it waits to be sent. */
-struct ps_server_copy *ps_server_copies_add(struct ps_server_job *job,
+/* Adds the copies of a partition. */
+struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
                                             const struct ps_part *part,
                                             bool defers);
 /* Waits to be sent, unless it does. */
@@ -37,10 +53,9 @@ void ps_server_copies_forget_sent(struct ps_server_copy *c);
 /* The partition has changed, and no reply has reported it. */
 void ps_server_copies_on_change(struct ps_server_job *job,
                                 const struct ps_part *part);
-void ps_server_copies_free(struct ps_server_job *job);
 
-/* True if replies about the partition wait until the backup has it; then the
- * reply to the slot is recorded, with the value if `want`. */
+/* True if replies about the partition wait until a target has it; then the reply
+ * to the slot is recorded, with the value if `want`. */
 bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
                                   const struct ps_part *part, bool want);
 /* Forgets such replies to an agent, which asks again. */

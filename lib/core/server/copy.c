@@ -51,50 +51,61 @@ static void release_replies(struct ps_server_step *st, struct ps_server_copy *c)
 
     c->due = (struct ps_bits){0};
     c->due_values = (struct ps_bits){0};
-    send_replies(st, c->job, ps_store_find(&c->job->store, c->key, c->index),
-                 &due, &due_values);
+    send_replies(st, c->target->job,
+                 ps_store_find(&c->target->job->store, c->key, c->index), &due,
+                 &due_values);
 }
 
 /* ------------------------------------------------------------ begin and end */
 
-/* Ends the copies to the backup: the place goes on without it. */
-static void copies_end(struct ps_server_step *st, struct ps_server_job *job)
+/* Ends the copies to a target: the place goes on without it. */
+static void target_end(struct ps_server_step *st, struct ps_server_target *t)
 {
-    struct ps_map *parts = job->copies.parts;
-
-    if (parts == NULL) {
-        return;
-    }
-    PS_MAP_EACH(struct ps_server_copy, c, parts)
+    PS_MAP_EACH(struct ps_server_copy, c, t->parts)
     {
         c->defers = false;
         release_replies(st, c);
     }
-    ps_server_copies_free(job);
+    ps_server_target_free(t);
 }
 
-/* The backup has all partitions, and replies wait for it: it counts. */
-static void check_filled(struct ps_server_step *st, struct ps_server_job *job)
+/* The backup of this server's place; NULL: there is none. */
+static struct ps_server_target *find_backup(const struct ps_server_job *job)
 {
-    if (job->copies.parts == NULL || job->copies.unfilled > 0 ||
-        job->copies.is_filled) {
+    struct ps_list_node *n = ps_list_first(&job->copies.targets);
+
+    return n != NULL ? PS_CONTAINER(n, struct ps_server_target, node) : NULL;
+}
+
+static void report_filled(struct ps_server_step *st,
+                          const struct ps_server_target *t)
+{
+    ps_server_uplink_send_msg(
+        st, &(struct ps_msg){
+                .code = PS_MSG_FILLED,
+                .filled = {.gen = t->job->gen, .epoch = t->job->copies.epoch}});
+}
+
+/* The target has all its partitions, and replies wait for it: it counts. */
+static void check_filled(struct ps_server_step *st, struct ps_server_target *t)
+{
+    if (t->unfilled > 0 || t->is_filled) {
         return;
     }
-    job->copies.is_filled = true;
-    ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
-                       "job %s: backup server %s has all partitions", job->name,
-                       job->copies.peer->name);
-    ps_server_copies_report(st, job);
+    t->is_filled = true;
+    ps_effects_log_for(st->fx, &t->job->account, PS_LOG_INFO,
+                       "job %s: backup server %s has all partitions",
+                       t->job->name, t->peer->name);
+    report_filled(st, t);
 }
 
 void ps_server_copies_report(struct ps_server_step *st,
                              const struct ps_server_job *job)
 {
-    if (job->copies.is_filled) {
-        ps_server_uplink_send_msg(
-            st, &(struct ps_msg){
-                    .code = PS_MSG_FILLED,
-                    .filled = {.gen = job->gen, .epoch = job->copies.epoch}});
+    const struct ps_server_target *backup = find_backup(job);
+
+    if (backup != NULL && backup->is_filled) {
+        report_filled(st, backup);
     }
 }
 
@@ -102,25 +113,27 @@ void ps_server_copies_begin(struct ps_server_step *st,
                             struct ps_server_job *job, uint32_t epoch,
                             uint32_t node, uint64_t instance)
 {
-    copies_end(st, job);
+    struct ps_server_target *t = find_backup(job);
+
+    if (t != NULL) {
+        target_end(st, t);
+    }
     job->copies.epoch = epoch;
-    job->copies.is_filled = false;
     if (node == 0) {
         return;
     }
-    job->copies.parts = ps_map_new();
-    job->copies.peer = ps_server_peer_obtain(st, node, instance);
+    t = ps_server_target_add(job, ps_server_peer_obtain(st, node, instance));
     PS_MAP_EACH(const struct ps_part, part, job->store.parts)
     {
         if (part->image.version > 0 || ps_part_has_value(part)) {
-            struct ps_server_copy *c = ps_server_copies_add(job, part, false);
+            struct ps_server_copy *c = ps_server_copies_add(t, part, false);
 
             c->changed = ++job->copies.last_number;
-            job->copies.unfilled++;
+            t->unfilled++;
             ps_server_copies_enqueue(c);
         }
     }
-    check_filled(st, job);
+    check_filled(st, t);
 }
 
 void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
@@ -131,8 +144,10 @@ void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
     }
     PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
     {
-        if (job->copies.peer != NULL) {
-            job->copies.peer->is_used = true;
+        PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                        &job->copies.targets)
+        {
+            t->peer->is_used = true;
         }
     }
     ps_server_peer_drop_unused(st);
@@ -143,7 +158,8 @@ void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
 static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
                       const struct ps_part *part)
 {
-    struct ps_server_job *job = c->job;
+    struct ps_server_job *job = c->target->job;
+    struct ps_server_peer *peer = c->target->peer;
     uint64_t lens[PS_PART_BUFFERS];
     struct ps_msg msg = {.code = PS_MSG_COPY,
                          .copy = {.gen = job->gen,
@@ -164,17 +180,17 @@ static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         if (lens[i] > 0) {
             msg.copy.buffer = (uint8_t)i;
-            ps_server_peer_send(st, job->copies.peer,
+            ps_server_peer_send(st, peer,
                                 ps_packet_new(&msg, &part->buffers[i], 1));
             sent++;
         }
     }
     if (sent == 0) {
-        ps_server_peer_send(st, job->copies.peer, ps_packet_new(&msg, NULL, 0));
+        ps_server_peer_send(st, peer, ps_packet_new(&msg, NULL, 0));
     }
     c->sent = c->changed;
     c->sent_bytes = ps_image_bytes(lens) + 1; /* Never 0. */
-    job->copies.peer->copying_bytes += c->sent_bytes;
+    peer->copying_bytes += c->sent_bytes;
 }
 
 /* Sends the copies that wait for this peer. Those of a partition whose next
@@ -184,8 +200,8 @@ static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
 {
     PS_LIST_EACH_SAFE(struct ps_server_copy, c, node, &p->waiting)
     {
-        const struct ps_part *part = ps_store_find(&c->job->store, c->key,
-                                                   c->index);
+        const struct ps_part *part = ps_store_find(&c->target->job->store,
+                                                   c->key, c->index);
 
         if (part == NULL || part->merge != NULL) {
             continue;
@@ -223,16 +239,16 @@ static void confirm(struct ps_server_step *st, struct ps_server_copy *c,
         ps_server_copies_enqueue(c);
     } else if (!c->defers) {
         c->defers = true;
-        c->job->copies.unfilled--;
+        c->target->unfilled--;
     } else {
         release_replies(st, c);
     }
 }
 
-/* Sends again what the backup has not confirmed. */
-static void resend_job(struct ps_server_job *job)
+/* Sends again what the target has not confirmed. */
+static void resend_target(struct ps_server_target *t)
 {
-    PS_MAP_EACH(struct ps_server_copy, c, job->copies.parts)
+    PS_MAP_EACH(struct ps_server_copy, c, t->parts)
     {
         if (c->sent != 0) {
             ps_server_copies_forget_sent(c);
@@ -246,30 +262,34 @@ void ps_server_copy_on_copied(struct ps_server_step *st,
                               const struct ps_msg_copied *m)
 {
     struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
+    struct ps_server_target *t = job != NULL ? find_backup(job) : NULL;
 
-    if (job == NULL || job->copies.peer != p || job->copies.epoch != m->epoch) {
+    if (t == NULL || t->peer != p || job->copies.epoch != m->epoch) {
         return; /* Rule O10: of an earlier epoch. */
     }
     if (m->copies_count == 0) {
-        resend_job(job); /* It has just learned that it is the backup. */
+        resend_target(t); /* It has just learned that it is the backup. */
     }
     for (uint32_t i = 0; i < m->copies_count; i++) {
-        struct ps_server_copy *c = ps_server_copies_find(job, m->copies[i].key,
+        struct ps_server_copy *c = ps_server_copies_find(t, m->copies[i].key,
                                                          m->copies[i].index);
 
         if (c != NULL && c->sent != 0 && c->sent == m->copies[i].number) {
             confirm(st, c, c->sent);
         }
     }
-    check_filled(st, job);
+    check_filled(st, t);
 }
 
 void ps_server_copy_resend(struct ps_server_step *st, struct ps_server_peer *p)
 {
     PS_MAP_EACH(struct ps_server_job, job, st->s->jobs.by_gen)
     {
-        if (job->copies.peer == p) {
-            resend_job(job);
+        PS_LIST_EACH_OF(struct ps_server_target, t, node, &job->copies.targets)
+        {
+            if (t->peer == p) {
+                resend_target(t);
+            }
         }
     }
 }

@@ -87,14 +87,9 @@ struct ps_server_backup_part {
 /* Copies of partitions between servers. */
 struct ps_server_job_copies {
     bool is_wanted; /* The job has replicas: 2. */
-    /* Of this server's place: the epoch that its backup is of, and that backup;
-     * NULL: there is none. */
-    uint32_t epoch;
-    struct ps_server_peer *peer;
-    struct ps_map *parts; /* struct ps_server_copy; NULL: no backup. */
-    uint64_t last_number; /* Of a change. */
-    uint32_t unfilled;    /* Partitions that do not defer replies yet. */
-    bool is_filled;       /* All do: the backup counts. */
+    uint32_t epoch;         /* Of this server's place. */
+    struct ps_list targets; /* struct ps_server_target */
+    uint64_t last_number;   /* Of a change. */
     /* Places of which this server is the backup, by number, and what it has
      * of them; NULL: none. See backup.c. */
     struct ps_map *backups;

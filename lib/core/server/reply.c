@@ -89,8 +89,7 @@ void ps_server_reply_part(struct ps_server_step *st,
     if (to.session == NULL) {
         return; /* The agent asks again after it connects. */
     }
-    if (slot->job->copies.parts != NULL &&
-        ps_server_copies_defer_reply(slot, part, want)) {
+    if (ps_server_copies_defer_reply(slot, part, want)) {
         return; /* Rule O11. */
     }
     if (has_value) {
