@@ -1009,6 +1009,53 @@ static void late_refusal_does_not_fail_the_next_push(void **state)
     end_bench(&b);
 }
 
+/* A pull without rounds is open, and its answer on the way, when a push is
+ * refused for now. The next pull waits for that push: the answer, of before the
+ * push, is not for it. */
+static void refusal_of_a_push_does_not_end_an_open_pull(void **state)
+{
+    struct ps_msg_l_op op = pushpull_op(0, 0);
+    struct ps_rec_part part;
+    struct bench b = {.is_async = true};
+
+    (void)state;
+    restart_bench(&b, 1, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 64);
+    op.op = PS_OP_PULL;
+    submit_op(&b, 0, op);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 1);
+    op = pushpull_op(0, 1);
+    submit_op(&b, 0, op);
+    run_computations(&b);
+    feed_tick(&b);
+    part =
+        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.parts[0];
+    deliver_msg(&b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .credit = 1u << 30,
+                                            .error = PS_E_NOJOB,
+                                            .text = "",
+                                            .parts = &part,
+                                            .parts_count = 1}},
+                NULL);
+    b.now += PS_SECONDS(1);
+    feed_tick(&b);
+    feed_tick(&b); /* A small partition leaves with the batch. */
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    deliver_commit(&b, 0, 0, 1, 16, false);
+    deliver_value(&b, 0, 0, 1, 16, 7, 1u << 30);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 2);
+    deliver_value(&b, 0, 0, 2, 16, 8, 1u << 30);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    end_bench(&b);
+}
+
 /* A repeated init leaves out the parts that a server has stored. */
 static void init_repeats_only_its_refused_parts(void **state)
 {
@@ -2557,6 +2604,7 @@ int main(void)
         cmocka_unit_test(late_refusal_does_not_fail_the_next_attempt),
         cmocka_unit_test(late_refusal_of_an_init_does_not_fail_the_next),
         cmocka_unit_test(late_refusal_does_not_fail_the_next_push),
+        cmocka_unit_test(refusal_of_a_push_does_not_end_an_open_pull),
         cmocka_unit_test(init_repeats_only_its_refused_parts),
         cmocka_unit_test(sent_encoding_is_repeated_on_a_new_link),
         cmocka_unit_test(sums_and_means_are_encoded),

@@ -325,6 +325,15 @@ static bool is_transient(int error)
     }
 }
 
+/* True if the refusal ends the open pull of the partition. Without rounds one of
+ * a push does not: the value that answers the pull would be taken for the answer
+ * to the next pull, which may wait for that push. */
+static bool ends_pull(const struct ps_agent_part *p,
+                      const struct ps_rec_part *rec)
+{
+    return p->key->kind->has_rounds || (rec->round == 0 && rec->attempt == 0);
+}
+
 static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
                       const struct ps_agent_job *j,
                       const struct ps_msg_refuse *m)
@@ -347,9 +356,11 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
             continue;
         }
         if (passing) {
-            p->requested_version = NO_VERSION;
-            if (p->key->kind->on_requests_lost != NULL) {
-                p->key->kind->on_requests_lost(p->key, s->node, p->index);
+            if (ends_pull(p, &m->parts[i])) {
+                p->requested_version = NO_VERSION;
+                if (p->key->kind->on_requests_lost != NULL) {
+                    p->key->kind->on_requests_lost(p->key, s->node, p->index);
+                }
             }
             if (m->error == PS_E_STALE && p->key->kind->has_results) {
                 p->owner_changed = true;
