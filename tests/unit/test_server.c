@@ -72,7 +72,9 @@ static void recording_is_a_part_of_the_trace(void **state)
 
     (void)state;
     push_round(w, ++round);
-    assert_int_equal(recording(w, 0)->count, 0);
+    got = recording(w, 0);
+    assert_int_equal(got->count, 0);
+    assert_int_equal(got->role, PS_ROLE_SCHED); /* It can be encoded. */
     record(w, 10, PS_PROFILE_MODE_ON, 1);
     w->now += 5;
     push_round(w, ++round);

@@ -109,8 +109,8 @@ void ps_server_read_recording(const struct ps_server *s,
     struct ps_msg_trace_get of = *m;
 
     if (p == NULL || p->number == 0) {
-        *ret = (struct ps_msg_trace_entries){.gen = m->gen,
-                                             .request = m->request};
+        *ret = (struct ps_msg_trace_entries){
+            .gen = m->gen, .request = m->request, .role = PS_ROLE_SCHED};
         return;
     }
     of.first = p->entries_before +
