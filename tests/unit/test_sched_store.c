@@ -187,6 +187,27 @@ static void members_that_do_not_return_are_lost(void **state)
     finish_job(&j);
 }
 
+/* The time to come back is over for a member that has dialled (rule D9). */
+static void members_that_have_returned_have_their_lease(void **state)
+{
+    struct job j;
+
+    (void)state;
+    set_up();
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    world_restart_sched(j.w);
+    come_back(&j);
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    advance_time(j.w, PS_SECONDS(1));
+    j.a[1]->mute = true;
+    advance_time(j.w, PS_MILLIS(2100));
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_GONE),
+        1);
+    world_free(j.w);
+}
+
 static void barriers_go_on(void **state)
 {
     struct job j;
@@ -381,6 +402,8 @@ int main(void)
         cmocka_unit_test_teardown(a_job_goes_on, tear_down),
         cmocka_unit_test_teardown(a_job_that_ended_is_told_so, tear_down),
         cmocka_unit_test_teardown(members_that_do_not_return_are_lost,
+                                  tear_down),
+        cmocka_unit_test_teardown(members_that_have_returned_have_their_lease,
                                   tear_down),
         cmocka_unit_test_teardown(barriers_go_on, tear_down),
         cmocka_unit_test_teardown(an_old_file_is_noticed, tear_down),

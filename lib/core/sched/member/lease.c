@@ -281,6 +281,11 @@ void ps_sched_lease_restore(struct ps_member *m, ps_time now)
     m->grace.is_restored = true;
 }
 
+void ps_sched_lease_end_grace(struct ps_member *m)
+{
+    m->grace.until = 0;
+}
+
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
 {
     struct ps_sched *s = st->s;

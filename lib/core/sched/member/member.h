@@ -199,6 +199,8 @@ bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker);
 
 /* Restarts the lease of the member. */
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m);
+/* The member has dialled again: its silence counts from now on (rule D9). */
+void ps_sched_lease_end_grace(struct ps_member *m);
 /* Begins the lease of a member that the file has: with a grace. */
 void ps_sched_lease_restore(struct ps_member *m, ps_time now);
 /* Restarts the lease of a member that sent a message. True: it was SUSPECT and

@@ -542,6 +542,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_store_member(st->s, member);
     }
     resumed = attach_conn(st, c, member, m);
+    ps_sched_lease_end_grace(member);
     send_welcome(st, c, member, resumed, m);
     ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);
     if (member->state != PS_NODE_STATE_ACTIVE) {
