@@ -3,7 +3,7 @@
 """Servers die by SIGKILL at random moments of a job, and come back with their
 state memory.
 
-    deaths.py [COUNT] [--seed N] [--servers N...] [--only OPTIMIZER]
+    deaths.py [COUNT] [--hosts] [--seed N] [--servers N...] [--only OPTIMIZER]
               [--elements N]
 
 COUNT deaths for SGD with momentum, Adam and LAMB, with one server and with three.
@@ -14,7 +14,15 @@ round that begins after it, median and 99th percentile; the next process starts
 
 The last line is of a server with 1 GiB of values and states (--elements of
 float32 with Adam; 0: none): from the start of its next process until the job goes
-on, as its log has it."""
+on, as its log has it.
+
+--hosts: instead of that, COUNT losses of hosts with a server for each optimizer, in
+jobs with replicas: 2: three servers on a host each, psched and two agents on a
+fourth, as network namespaces. The host is cut off, and the process and its memory
+are gone. Lost are the owner of a place or its backup, alone or with psched or an
+agent, the one or the other first, and the backup that is being filled. The host
+comes back empty, and the next one is lost when all copies are whole again. One line
+for each loss. Needs root, ip, iptables and ethtool."""
 import argparse
 import json
 import os
@@ -29,12 +37,24 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent / "support"))
 
 # As RestartSec= of psserver.service.
 RESTART_S = 0.1
 # Deaths whose server dies again while it comes back.
 TWICE = 0.1
+# heartbeat.dead_after, and the time that members of psched's file have to be heard.
+LEASE_S = 2.0
+GRACE_S = 10.0
+FAILOVER_S = 0.5
+# Of a place in a job with copies, in the order of the losses: the host of its owner,
+# of its backup, of the third server, psched, an agent; "filling": the host of the
+# backup that has come back and is being filled, where one server has all places.
+ORDERS = (("owner",), ("backup",), ("owner", "sched"), ("owner",),
+          ("sched", "owner"), ("owner", "agent"), ("other", "backup", "filling"),
+          ("sched", "backup"), ("agent", "owner"), ("owner",),
+          ("backup", "sched"), ("backup", "agent"))
 
 
 class Deaths(threading.Thread):
@@ -60,25 +80,30 @@ class Deaths(threading.Thread):
             while self.died < self.count:
                 # A round takes some 10 ms: at any moment of one.
                 time.sleep(self.draw.uniform(0, 0.1))
-                self.die(self.draw.choice(self.trio.server_names))
-                if self.draw.random() >= TWICE:
-                    self.recovered.wait()
+                self.turn()
         except (AssertionError, OSError) as e:
             self.error = e
         self.finished.set()
         # Servers die with the thread that has started them.
         self.end.wait()
 
-    def die(self, name):
+    def turn(self):
         import trio as support
+        name = self.draw.choice(self.trio.server_names)
         begun = time.monotonic()
         self.trio.daemons[name].stop(support.Deadline(), kill=True)
-        with self.lock:
-            self.recovered.clear()
-            self.open = [begun]  # Of two deaths the second one counts.
+        self.await_value(begun)
         time.sleep(RESTART_S)
         self.trio.launch(name)
         self.died += 1
+        if self.draw.random() >= TWICE:
+            self.recovered.wait()
+
+    def await_value(self, begun):
+        """Of two deaths the second one counts."""
+        with self.lock:
+            self.recovered.clear()
+            self.open = [begun]
 
     def round_ended(self, begun):
         with self.lock:
@@ -90,20 +115,132 @@ class Deaths(threading.Thread):
                 self.recovered.set()
 
 
+class HostLosses(Deaths):
+    """Loses hosts, each when the copies are whole again."""
+
+    def __init__(self, hosts, count, draw):
+        super().__init__(hosts, count, draw)
+        self.losses = []
+
+    def turn(self):
+        self.await_copies()
+        owner, backup = re.findall(r"backup filled: server (\S+), (\S+)",
+                                   self.trio.sched.text())[-1]
+        other, = set(self.trio.server_names) - {owner, backup}
+        names = {"owner": owner, "backup": backup, "other": other,
+                 "sched": "sched",
+                 "agent": self.draw.choice(self.trio.agent_names)}
+        order = ORDERS[self.died % len(ORDERS)]
+        if "filling" in order and self.owners() != {owner}:
+            order = ("owner",)
+        for who in order:
+            if who == "filling":
+                self.recovered.wait()
+                self.come_back(backup, ready=False)
+                self.trio.sched.await_log(f"named: server {owner}, {backup}\n",
+                                          since=since)
+            since = len(self.trio.sched.text())
+            begun = time.monotonic()
+            self.lose(names.get(who, backup))
+            self.await_value(begun)
+            if order[-1] != who and "other" not in order:
+                time.sleep(self.draw.choice((0, self.draw.uniform(0, 2))))
+        self.recovered.wait()
+        self.died += 1
+        self.losses.append((order, self.seconds[-1]))
+        print(json.dumps({"loss": self.died, "of": " ".join(order),
+                          "places": [names[p] for p in ("owner", "backup", "other")],
+                          "next_value_s": round(self.seconds[-1], 3)}),
+              flush=True)
+        for name in self.trio.server_names:
+            if not self.trio.daemons[name].alive():
+                self.come_back(name)
+
+    def owners(self):
+        return {k["server"] for k in self.trio.ask("keys")["keys"]}
+
+    def lose(self, name):
+        """A server with its host; of others the process, and the next one begins
+        with the file or the workers that there are."""
+        import trio as support
+        if name in self.trio.server_names:
+            self.trio.cut(name, True)
+        self.trio.daemons[name].stop(support.Deadline(), kill=True)
+        if name not in self.trio.server_names:
+            time.sleep(RESTART_S)
+            self.trio.launch(name)
+
+    def come_back(self, name, ready=True):
+        import trio as support
+        self.trio.cut(name, False)
+        daemon = self.trio.launch(name)
+        if ready:
+            daemon.await_ready(support.Deadline())
+
+    def await_copies(self):
+        import trio as support
+        support.wait_for(
+            lambda: [j["copies"] for j in self.trio.ask("jobs")["jobs"]] == ["two"],
+            "whole copies of the job", step=0.2)
+
+    def figures(self):
+        """Times to the next value, and whether they are within the bound: of psched's
+        lease, and of the time that a restarted psched gives its members."""
+        line = {"in_time": True}
+        for what, away, bound in (("psched_stays", False, LEASE_S),
+                                  ("psched_lost", True, GRACE_S)):
+            of = [s for order, s in self.losses if ("sched" in order) == away]
+            if of:
+                line[what] = {"count": len(of), **spread(of)}
+                line["in_time"] &= percentile(of, 0.99) <= bound + FAILOVER_S
+        return line
+
+
 def percentile(values, share):
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def one(folder, optimizer, servers, count, seed):
-    import server_deaths
+def spread(seconds):
+    return {"p50_s": round(percentile(seconds, 0.5), 3),
+            "p99_s": round(percentile(seconds, 0.99), 3),
+            "longest_s": round(max(seconds), 3)}
+
+
+def default_times(trio):
+    """Of leases."""
     import trio as support
-    t = support.Trio(folder / "deaths", servers=servers, agents=2, keep="store")
-    # Default times of leases.
-    t.options = [o for o in t.options if o not in support.CALM]
+    trio.options = [o for o in trio.options if o not in support.CALM]
+    return trio
+
+
+def one(folder, optimizer, servers, count, seed):
+    import trio as support
+    t = default_times(support.Trio(folder / "deaths", servers=servers, agents=2,
+                                   keep="store"))
     t.start()
     deaths = Deaths(t, count, random.Random(f"{seed} {optimizer} {servers}"))
+    results = disturb(t, deaths, optimizer)
+    return compare(folder, optimizer, servers, results,
+                   {"servers": servers, "deaths": count, "seed": seed,
+                    **spread(deaths.seconds)})
+
+
+def hosts(folder, optimizer, count, seed):
+    from hosts import Hosts
+    number = {"ps0": 1, "ps1": 2, "ps2": 3, "sched": 4, "node0": 4, "node1": 4}
+    with Hosts(folder / "hosts", servers=3, agents=2, hosts=number,
+               options=[f"state.file={folder}/psched.state"]) as h:
+        losses = HostLosses(h, count, random.Random(f"{seed} {optimizer}"))
+        results = disturb(h, losses, optimizer, PSKV_REPLICAS=2)
+    return compare(folder, optimizer, 3, results,
+                   {"losses": count, "seed": seed, **losses.figures()})
+
+
+def disturb(t, deaths, optimizer, **env):
+    """Results of each round under deaths, and the digest of the last weights."""
+    import server_deaths
     try:
-        training = server_deaths.Training(t, optimizer)
+        training = server_deaths.Training(t, optimizer, **env)
         with training.job:
             training.round()
             deaths.start()
@@ -113,8 +250,7 @@ def one(folder, optimizer, servers, count, seed):
                 deaths.round_ended(begun)
                 assert deaths.error is None, deaths.error
             training.round()
-            digest = training.digest()
-            results = training.results
+            return training.results, training.digest()
     except BaseException:
         deaths.count = 0
         deaths.recovered.set()
@@ -122,19 +258,23 @@ def one(folder, optimizer, servers, count, seed):
     finally:
         t.stop()
         deaths.end.set()
+
+
+def compare(folder, optimizer, servers, found, line):
+    """Prints the line, with the bits beside those of an undisturbed run."""
+    import server_deaths
+    import trio as support
+    results, digest = found
     clean = support.Trio(folder / "clean", servers=servers, agents=2)
     clean.start()
     try:
         want = server_deaths.undisturbed(clean, optimizer, len(results))
     finally:
         clean.stop()
-    line = {"optimizer": optimizer, "servers": servers, "deaths": count,
-            "seed": seed, "rounds": len(results),
-            "p50_s": round(percentile(deaths.seconds, 0.5), 3),
-            "p99_s": round(percentile(deaths.seconds, 0.99), 3),
-            "longest_s": round(max(deaths.seconds), 3), "sha256": digest,
-            "ok": (results, digest) == want}
-    if not line["ok"]:
+    line = {"optimizer": optimizer, **line, "rounds": len(results),
+            "sha256": digest, "same_bits": found == want}
+    line["ok"] = line["same_bits"] and line.get("in_time", True)
+    if not line["same_bits"]:
         line["first_other_round"] = next(
             (i for i, (a, b) in enumerate(zip(results, want[0])) if a != b),
             len(results))
@@ -209,6 +349,7 @@ def attempt(case, *words):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int, nargs="?", default=100)
+    parser.add_argument("--hosts", action="store_true")
     parser.add_argument("--build", default=os.environ.get("PSKV_BUILD_DIR",
                                                           "build"))
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -219,10 +360,13 @@ def main():
     os.environ["PSKV_BUILD_DIR"] = str(Path(args.build).resolve())
     import server_deaths
     ok = True
+    chosen = [o for o in server_deaths.OPTIMIZERS if args.only in o]
+    if args.hosts:
+        for optimizer in chosen:
+            ok &= attempt(hosts, optimizer, args.count, args.seed)
+        return 0 if ok else 1
     for servers in args.servers:
-        for optimizer in server_deaths.OPTIMIZERS:
-            if args.only not in optimizer:
-                continue
+        for optimizer in chosen:
             ok &= attempt(one, optimizer, servers, args.count, args.seed)
     if args.elements > 0:
         ok &= attempt(large, args.elements)

@@ -4,7 +4,8 @@
 
 # soak [SECONDS]: random simulator seeds until the time is up.
 # soak psched [COUNT] [--part PART]: psched is killed, restarted and cut off.
-# soak deaths [COUNT] [--seed N]: servers die and come back with their memory.
+# soak deaths [COUNT] [--seed N]: servers die and come back with their memory;
+# --hosts: hosts are lost, and backups go on.
 # soak together [SECONDS] [--seed N]: all faults together, on three hosts.
 # soak network [--short] [--only PART]: loss, cut links, killed daemons.
 # soak neighbours [SECONDS [KIND...]]: a job beside peers that ask for too much.
