@@ -111,6 +111,7 @@ struct world {
     double square;
     double weight_square;
     uint32_t value_lost_count;
+    uint32_t filled_epoch; /* Of the last `filled`. */
     struct ps_msg *last_chunk; /* The last chunk of a migration. */
     uint8_t chunk_data[64];
     size_t chunk_len;
@@ -424,6 +425,10 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
             return;
         }
         if (msg->code == PS_MSG_COSTS) {
+            return;
+        }
+        if (msg->code == PS_MSG_FILLED) {
+            w->filled_epoch = msg->filled.epoch;
             return;
         }
         if (msg->code == PS_MSG_TRACE_ENTRIES) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A server as the backup of another one's place: agents[1] is that server, and
- * agents[0] the agent of the job. */
+ * agents[0] the agent of the job. And as the owner of places that have backups. */
 #include "server_world.h"
 
 #define OWNER 20u /* Number of its place. */
@@ -231,6 +231,66 @@ static void a_server_that_owns_no_place_is_not_welcome(void **state)
     world_free(w);
 }
 
+/* ---------------------------------------------------------- as the owner */
+
+/* Names a process of node 30 as the backup of this server's place in a job. */
+static void send_own_place(struct world *w, uint64_t gen, uint32_t version,
+                           uint64_t backup)
+{
+    const struct ps_rec_place place = {.epoch = version,
+                                       .node = w->server->uplink.node,
+                                       .name = "s0",
+                                       .incarnation = 1,
+                                       .instance = 77,
+                                       .number = 1,
+                                       .backup = 30,
+                                       .backup_instance = backup};
+
+    sched_send_job_state(w, &(struct job_options){.gen = gen,
+                                                  .version = version,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .place = &place,
+                                                  .replicas = 2});
+}
+
+static uint64_t copying_bytes(const struct world *w, uint64_t instance)
+{
+    PS_MAP_EACH(const struct ps_server_peer, p, w->server->peers.by_number)
+    {
+        if (p->instance == instance) {
+            return p->copying_bytes;
+        }
+    }
+    return UINT64_MAX;
+}
+
+static void jobs_hear_of_a_restarted_backup_one_by_one(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    const uint64_t none = UINT64_MAX;
+
+    (void)state;
+    send_own_place(w, GEN, 2, 500);
+    send_own_place(w, GEN + 1, 2, 500);
+    agent_init(&w->agents[0], 1, 4, one);
+    assert_int_equal(copying_bytes(w, 500), 17);
+    /* The other job's copies are those of the process before, until its turn. */
+    send_own_place(w, GEN + 1, 3, 501);
+    assert_int_equal(copying_bytes(w, 500), 17);
+    assert_int_equal(copying_bytes(w, 501), 0);
+    assert_int_equal(w->agents[0].seen[1].commits, 0);
+    send_own_place(w, GEN, 3, 501);
+    assert_int_equal(copying_bytes(w, 500), none);
+    assert_int_equal(copying_bytes(w, 501), 17);
+    sched_send_job_state(w,
+                         &(struct job_options){.gen = GEN + 1,
+                                               .version = 99,
+                                               .phase = PS_JOB_PHASE_ENDED});
+    sched_end(w);
+    assert_int_equal(copying_bytes(w, 501), none);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +303,7 @@ int main(void)
         cmocka_unit_test(a_copy_of_a_stray_is_not_taken_for_the_partition),
         cmocka_unit_test(a_new_process_calls_nothing_lost_at_first),
         cmocka_unit_test(a_server_that_owns_no_place_is_not_welcome),
+        cmocka_unit_test(jobs_hear_of_a_restarted_backup_one_by_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

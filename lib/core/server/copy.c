@@ -138,7 +138,7 @@ void ps_server_copies_begin(struct ps_server_step *st,
 
 void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         p->is_used = false;
     }
@@ -222,7 +222,7 @@ static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
 
 void ps_server_copy_pump(struct ps_server_step *st)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         if (!ps_list_empty(&p->waiting)) {
             pump_peer(st, p);

@@ -18,24 +18,24 @@
 
 void ps_server_peer_init(struct ps_server *s)
 {
-    s->peers.by_node = ps_map_new();
+    s->peers.by_number = ps_map_new();
 }
 
 static void peer_free(struct ps_server *s, struct ps_server_peer *p)
 {
     assert(ps_list_empty(&p->waiting));
-    ps_map_remove(s->peers.by_node, p->node);
+    ps_map_remove(s->peers.by_number, p->number);
     ps_dialer_fini(&p->dialer);
     ps_free(p);
 }
 
 void ps_server_peer_fini(struct ps_server *s)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, s->peers.by_number)
     {
         peer_free(s, p);
     }
-    ps_map_free(s->peers.by_node);
+    ps_map_free(s->peers.by_number);
     ps_msg_free(s->peers.map);
 }
 
@@ -59,7 +59,7 @@ void ps_server_peer_on_map(struct ps_server_step *st, const struct ps_msg *map)
 {
     ps_msg_free(st->s->peers.map);
     st->s->peers.map = ps_msg_dup(map);
-    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         set_address(st, p);
     }
@@ -71,36 +71,44 @@ static void peer_close(struct ps_server_step *st, struct ps_server_peer *p)
     peer_free(st->s, p);
 }
 
+static struct ps_server_peer *find_process(const struct ps_server *s,
+                                           uint32_t node, uint64_t instance)
+{
+    PS_MAP_EACH(struct ps_server_peer, p, s->peers.by_number)
+    {
+        if (p->node == node && p->instance == instance) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
 struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
                                              uint32_t node, uint64_t instance)
 {
     struct ps_server *s = st->s;
-    struct ps_server_peer *p = ps_map_get(s->peers.by_node, node);
+    struct ps_server_peer *p = find_process(s, node, instance);
 
-    if (p != NULL && p->instance != instance) {
-        peer_close(st, p); /* Its copies are over: each place has changed. */
-        p = NULL;
-    }
     if (p == NULL) {
         struct ps_link_options link = s->opt.link;
 
         link.ledger = &s->account;
         link.peer = "backup";
         p = ps_calloc(1, sizeof(*p));
+        p->number = ++s->peers.last_number;
         p->node = node;
         p->instance = instance;
         ps_list_init(&p->waiting);
         ps_dialer_init(&p->dialer,
                        &(struct ps_dialer_options){
-                           .target = node,
-                           .first_generation = ++s->peers.last_generation,
+                           .target = p->number,
                            .instance = s->opt.instance,
                            .backoff_min = s->opt.dial_backoff_min,
                            .backoff_max = s->opt.dial_backoff_max,
                            .link = link},
                        &s->rng, st->now);
         p->dialer.enabled = true;
-        ps_map_put(s->peers.by_node, node, p);
+        ps_map_put(s->peers.by_number, p->number, p);
         set_address(st, p);
     }
     p->is_used = true;
@@ -109,7 +117,7 @@ struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
 
 void ps_server_peer_drop_unused(struct ps_server_step *st)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         if (!p->is_used) {
             peer_close(st, p);
@@ -129,7 +137,7 @@ void ps_server_peer_send(struct ps_server_step *st, struct ps_server_peer *p,
 struct ps_server_peer *ps_server_peer_of_conn(const struct ps_server *s,
                                               ps_conn_id conn)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, s->peers.by_number)
     {
         if (ps_dialer_owns_conn(&p->dialer, conn)) {
             return p;
@@ -153,7 +161,7 @@ void ps_server_peer_on_dial_failed(struct ps_server_step *st,
                                    const struct ps_event *ev)
 {
     const uint64_t target = ev->dial_failed.target;
-    struct ps_server_peer *p = ps_map_get(st->s->peers.by_node,
+    struct ps_server_peer *p = ps_map_get(st->s->peers.by_number,
                                           (uint32_t)target);
 
     if (p != NULL) {
@@ -167,7 +175,7 @@ void ps_server_peer_on_open(struct ps_server_step *st,
 {
     const uint64_t target = ev->open.target;
     const struct ps_server *s = st->s;
-    struct ps_server_peer *p = ps_map_get(s->peers.by_node, (uint32_t)target);
+    struct ps_server_peer *p = ps_map_get(s->peers.by_number, (uint32_t)target);
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (p == NULL) {
@@ -261,7 +269,7 @@ bool ps_server_peer_on_msg(struct ps_server_step *st, struct ps_server_peer *p,
 
 void ps_server_peer_close_all(struct ps_server_step *st)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         p->dialer.enabled = false;
         ps_dialer_drop_all(&p->dialer, st->now, st->fx);
@@ -280,7 +288,7 @@ static ps_time ping_due_at(const struct ps_server_peer *p)
 
 void ps_server_peer_tick(struct ps_server_step *st)
 {
-    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_node)
+    PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         ps_dialer_tick(&p->dialer, st->now, st->fx);
         if (ping_due_at(p) <= st->now) {
@@ -298,7 +306,7 @@ ps_time ps_server_peer_deadline(const struct ps_server *s)
 {
     ps_time at = PS_TIME_NEVER;
 
-    PS_MAP_EACH(const struct ps_server_peer, p, s->peers.by_node)
+    PS_MAP_EACH(const struct ps_server_peer, p, s->peers.by_number)
     {
         at = ps_time_min(at, ps_dialer_deadline(&p->dialer));
         at = ps_time_min(at, ping_due_at(p));

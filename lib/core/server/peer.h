@@ -9,10 +9,11 @@
 struct ps_server;
 struct ps_server_step;
 
-/* A server that is a backup here. */
+/* A process of a server, which gets copies. */
 struct ps_server_peer {
+    uint32_t number; /* Here, not used again. */
     uint32_t node;
-    uint64_t instance; /* Of the process. */
+    uint64_t instance;
     char name[PS_NAME_MAX + 1];
     struct ps_dialer dialer;
     bool is_used;           /* By a place. */
@@ -22,16 +23,18 @@ struct ps_server_peer {
 };
 
 struct ps_server_peers {
-    struct ps_map *by_node;   /* struct ps_server_peer */
-    struct ps_msg *map;       /* The newest map, which has the addresses. */
-    uint32_t last_generation; /* Of addresses, over all peers. */
+    struct ps_map *by_number;
+    uint32_t last_number;
+    struct ps_msg *map; /* The newest map, which has the addresses. */
 };
 
 void ps_server_peer_init(struct ps_server *s);
 void ps_server_peer_fini(struct ps_server *s);
 /* A new map: addresses may have changed. */
 void ps_server_peer_on_map(struct ps_server_step *st, const struct ps_msg *map);
-/* Returns the link to this process of a server, made on first use. */
+/* Returns the link to this process of a server, made on first use. That to an
+ * earlier process stays until no job uses it: job by job, the scheduler names the
+ * next one. */
 struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
                                              uint32_t node, uint64_t instance);
 /* Ends the links that are not in use. */
