@@ -1677,6 +1677,25 @@ static void payload_without_memory_is_retried(void **state)
     world_free(w);
 }
 
+/* Messages of a link may overtake each other: the server had no part in the job
+ * when the scheduler sent that, and has one again. */
+static void an_end_of_before_does_not_count(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    sched_send_job_state(
+        w, &(struct job_options){.version = 5, .phase = PS_JOB_PHASE_RUNNING});
+    agent_push_f32(&w->agents[0], 1, 1, 2);
+    sched_send_job_state(
+        w, &(struct job_options){.version = 4, .phase = PS_JOB_PHASE_ENDED});
+    agent_push_f32(&w->agents[0], 1, 2, 3);
+    assert_int_equal(w->agents[0].seen[1].value_version, 2);
+    sched_end(w);
+    assert_int_equal(ps_server_residue(w->server), 0);
+    world_free(w);
+}
+
 static void ended_job_frees_its_memory(void **state)
 {
     size_t live = ps_alloc_live();
@@ -2584,6 +2603,7 @@ int main(void)
         cmocka_unit_test(push_beyond_the_credit_is_refused),
         cmocka_unit_test(merge_without_memory_is_retried),
         cmocka_unit_test(payload_without_memory_is_retried),
+        cmocka_unit_test(an_end_of_before_does_not_count),
         cmocka_unit_test(ended_job_frees_its_memory),
         cmocka_unit_test(failed_merge_is_refused_to_all_slots),
         cmocka_unit_test(push_before_its_job_is_refused_with_credit),

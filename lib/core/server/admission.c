@@ -434,6 +434,9 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
     struct ps_server *s = st->s;
     struct ps_server_job *job = ps_map_get(s->jobs.by_gen, m->gen);
 
+    if (job != NULL && m->version < job->version) {
+        return; /* The server has a part in the job again since then. */
+    }
     if (!job_has_ended(s, m->gen, m->version)) {
         s->jobs.ended[s->jobs.next_ended].gen = m->gen;
         s->jobs.ended[s->jobs.next_ended].version = m->version;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A partition's record is written at the end of the step in which it has
  * changed, before the driver carries out the effects of the step: a version
- * that a peer hears of is in state memory (rule E4). Until then the references of its record
- * keep the buffers of the version before, which counts after a death. */
+ * that a peer hears of is in state memory (rule E4). Until then the references
+ * of its record keep the buffers of the version before, which counts after a
+ * death. */
 #include "core/server/kept.h"
 
 #include "base/alloc.h"
@@ -225,8 +226,8 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
                    adopt_part(job, rec, &place)) {
             parts++;
         } else {
-            release_ranges(r, rec);
             ps_records_remove(r, &place);
+            release_ranges(r, rec);
         }
     }
     if (job->kept.record.number != 0) {
