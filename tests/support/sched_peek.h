@@ -43,3 +43,25 @@ static inline bool sched_peek_has_two_copies(const struct ps_sched *s)
     }
     return true;
 }
+
+/* Marks all that the scheduler has as changed, so that its next step writes all
+ * of its file. */
+static inline void sched_peek_mark_all(struct ps_sched *s)
+{
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        ps_sched_store_member(s, s->members.sorted[i]);
+    }
+    s->store.has_saved_meta = false;
+    PS_MAP_EACH(struct ps_sched_job, j, s->jobs)
+    {
+        ps_sched_store_job(s, j);
+        for (uint32_t i = 0; i < j->workers.count; i++) {
+            j->workers.list[i].unsaved = true;
+        }
+        for (uint32_t i = 0; i < j->keys.count; i++) {
+            if (j->keys.list[i] != NULL) {
+                ps_sched_store_key(s, j, j->keys.list[i]);
+            }
+        }
+    }
+}

@@ -138,7 +138,6 @@ static void a_backup_of_an_old_file_does_not_take_over(void **state)
     struct job j;
 
     (void)state;
-    world_has_file = true;
     j = start_copied_job();
     fill(&j, j.s[0]);
     fill(&j, j.s[1]);
@@ -166,7 +165,6 @@ static void a_backup_of_an_old_file_does_not_take_over(void **state)
     lose(&j, j.s[1]);
     assert_null(find_msg(j.a[0], PS_MSG_KEY_OPENED));
     world_free(j.w);
-    world_has_file = false;
 }
 
 static void a_place_has_its_number_alone(void **state)

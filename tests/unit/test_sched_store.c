@@ -4,18 +4,6 @@
 
 #include "proto/row.h"
 
-static void set_up(void)
-{
-    world_has_file = true;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    world_has_file = false;
-    return 0;
-}
-
 /* All members of the job dial again, and offer what they have. */
 static void come_back(struct job *j)
 {
@@ -68,7 +56,6 @@ static void a_job_goes_on(void **state)
     uint32_t parts;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     declare_sgd(&j, 0);
     parts = key_of(&j, 0, "w")->parts;
@@ -120,7 +107,6 @@ static void a_job_that_ended_is_told_so(void **state)
     struct job j;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_FAIL);
     (void)key_of(&j, 0, "w");
     assert_int_equal(rows_count(&j.w->rows, PS_SCHED_ROW_KEY), 1);
@@ -150,7 +136,6 @@ static void members_that_do_not_return_are_lost(void **state)
     struct job j;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     world_restart_sched(j.w);
     drop_inbox(j.a[0]);
@@ -193,7 +178,6 @@ static void members_that_have_returned_have_their_lease(void **state)
     struct job j;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     world_restart_sched(j.w);
     come_back(&j);
@@ -213,7 +197,6 @@ static void barriers_go_on(void **state)
     struct job j;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     for (uint32_t rank = 0; rank < 4; rank++) {
         deliver_barrier_enter(j.w, j.a[rank / 2], j.gen, 1, &rank, 1);
@@ -243,7 +226,6 @@ static void an_old_file_is_noticed(void **state)
     uint32_t epoch;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     rows_copy(&old, &j.w->rows);
     join_peer(j.w, PS_ROLE_SERVER, "s2");
@@ -270,7 +252,6 @@ static void a_member_of_another_process_is_no_sign_of_an_old_file(void **state)
     struct ps_msg hello;
 
     (void)state;
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     world_restart_sched(j.w);
     join_peer(j.w, PS_ROLE_SERVER, "s2");
@@ -294,7 +275,6 @@ static struct job with_all_rows(void)
 {
     struct job j;
 
-    set_up();
     j = start_job(PS_LOSS_POLICY_WAIT);
     declare_sgd(&j, 0);
     (void)key_of(&j, 0, "w");
@@ -355,6 +335,7 @@ static void files_with_a_changed_byte_do_no_harm(void **state)
 
     (void)state;
     rows_copy(&all, &j.w->rows);
+    world_file_is_hostile = true;
     for (uint32_t i = 0; i < all.count; i++) {
         for (size_t at = 0; at < all.list[i].len; at += 3) {
             struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
@@ -365,6 +346,7 @@ static void files_with_a_changed_byte_do_no_harm(void **state)
             tried++;
         }
     }
+    world_file_is_hostile = false;
     assert_true(tried > 300 && refused > tried / 3);
     rows_fini(&all);
     world_free(j.w);
@@ -399,20 +381,16 @@ static void files_of_others_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_job_goes_on, tear_down),
-        cmocka_unit_test_teardown(a_job_that_ended_is_told_so, tear_down),
-        cmocka_unit_test_teardown(members_that_do_not_return_are_lost,
-                                  tear_down),
-        cmocka_unit_test_teardown(members_that_have_returned_have_their_lease,
-                                  tear_down),
-        cmocka_unit_test_teardown(barriers_go_on, tear_down),
-        cmocka_unit_test_teardown(an_old_file_is_noticed, tear_down),
-        cmocka_unit_test_teardown(
-            a_member_of_another_process_is_no_sign_of_an_old_file, tear_down),
-        cmocka_unit_test_teardown(files_without_a_row_are_refused, tear_down),
-        cmocka_unit_test_teardown(files_with_a_changed_byte_do_no_harm,
-                                  tear_down),
-        cmocka_unit_test_teardown(files_of_others_are_refused, tear_down),
+        cmocka_unit_test(a_job_goes_on),
+        cmocka_unit_test(a_job_that_ended_is_told_so),
+        cmocka_unit_test(members_that_do_not_return_are_lost),
+        cmocka_unit_test(members_that_have_returned_have_their_lease),
+        cmocka_unit_test(barriers_go_on),
+        cmocka_unit_test(an_old_file_is_noticed),
+        cmocka_unit_test(a_member_of_another_process_is_no_sign_of_an_old_file),
+        cmocka_unit_test(files_without_a_row_are_refused),
+        cmocka_unit_test(files_with_a_changed_byte_do_no_harm),
+        cmocka_unit_test(files_of_others_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

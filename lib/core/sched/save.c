@@ -56,7 +56,6 @@ static void put_key(struct ps_sched *s, const struct ps_sched_job *j,
                                            .row_width = k->row_width,
                                            .rank = k->declared_by,
                                            .is_reassigned = k->is_reassigned,
-                                           .strings = j->keys.string_count,
                                            .norms = k->norms_before}};
 
     table.len = table.buf->size;

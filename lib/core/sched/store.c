@@ -166,8 +166,7 @@ void ps_sched_store_remove_key(struct ps_sched *s, struct ps_sched_job *j,
             &(struct ps_msg){.code = PS_MSG_ROW_KEY,
                              .row_key = {.name = k->name,
                                          .kind = k->kind,
-                                         .dtype = k->dtype,
-                                         .strings = j->keys.string_count}});
+                                         .dtype = k->dtype}});
     }
 }
 

@@ -406,7 +406,7 @@ int ps_sched_key_restore(struct ps_sched *s, struct ps_sched_job *j,
         ps_str_add(why, " has no valid number or placement");
         return PS_E_PROTO;
     }
-    j->keys.string_count = row->strings;
+    j->keys.string_count += row->kind == PS_KEY_KIND_STRING;
     if (count == 0) {
         ps_sched_job_skip_key(j);
         return 0;
