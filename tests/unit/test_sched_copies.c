@@ -167,6 +167,31 @@ static void a_backup_of_an_old_file_does_not_take_over(void **state)
     world_free(j.w);
 }
 
+/* The scheduler forgets the lost server before the job, and is restarted. */
+static void a_failed_job_has_no_lost_backup(void **state)
+{
+    struct job j = start_copied_job();
+
+    (void)state;
+    deliver_msg(j.w, j.s[0],
+                (struct ps_msg){.code = PS_MSG_VALUE_LOST,
+                                .value_lost = {.gen = j.gen, .version = 1}});
+    assert_failed(&j, "of which there is no other copy");
+    lose_conn(j.w, j.s[1]);
+    j.s[1]->mute = true;
+    advance_time(j.w, PS_SECONDS(10));
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_SERVER, PS_NODE_STATE_GONE),
+        1);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, j.s[1]->node);
+    PS_MAP_EACH(const struct ps_sched_job, job, j.w->sched->jobs)
+    {
+        assert_int_equal(job->servers.count, 1);
+        assert_int_equal(job->servers.list[0].backup, 0);
+    }
+    world_free(j.w);
+}
+
 static void a_place_has_its_number_alone(void **state)
 {
     struct job j = start_copied_job();
@@ -282,6 +307,7 @@ int main(void)
         cmocka_unit_test(servers_of_a_job_are_backups_of_each_other),
         cmocka_unit_test(a_backup_that_counts_takes_over),
         cmocka_unit_test(a_backup_of_an_old_file_does_not_take_over),
+        cmocka_unit_test(a_failed_job_has_no_lost_backup),
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),

@@ -131,6 +131,66 @@ static void a_job_that_ended_is_told_so(void **state)
     end_world(j.w);
 }
 
+/* The process before may have stored the end, and notified nobody. */
+static void agents_hear_of_a_failed_job_at_once(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    world_restart_sched(j.w);
+    drop_inbox(j.a[1]);
+    connect_peer(j.w, j.a[1]);
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(j.a[1])->reason, "rank 0 on a0 was lost");
+    world_free(j.w);
+}
+
+/* Limits may be lower now than when the keys were declared. */
+static void keys_of_the_file_are_not_refused_for_a_limit(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_account_limit *keys =
+        &world_limits[PS_ACCOUNT_JOB].limit[PS_COST_KEYS];
+
+    (void)state;
+    (void)key_of(&j, 0, "w");
+    (void)key_of(&j, 0, "v");
+    *keys = (struct ps_account_limit){.max = 1, .option = "limits.job.keys"};
+    world_restart_sched(j.w);
+    come_back(&j);
+    assert_int_equal(key_of(&j, 0, "w")->error, 0);
+    assert_int_equal(key_of(&j, 0, "u")->error, PS_E_FULL);
+    finish_job(&j);
+    *keys = (struct ps_account_limit){0};
+}
+
+/* A key of rows, which no server has any more. */
+static void a_failed_job_needs_no_server(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                                .key_open = {.gen = j.gen,
+                                             .request = 3,
+                                             .name = "rows",
+                                             .count = 64,
+                                             .row_width = 4}});
+    assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error, 0);
+    for (int i = 0; i < 2; i++) {
+        lose_conn(j.w, j.s[i]);
+        j.s[i]->mute = true;
+    }
+    advance_time(j.w, PS_SECONDS(10));
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    world_restart_sched(j.w);
+    assert_int_equal(ps_sched_job_count(j.w->sched), 1);
+    world_free(j.w);
+}
+
 static void members_that_do_not_return_are_lost(void **state)
 {
     struct job j;
@@ -383,6 +443,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_goes_on),
         cmocka_unit_test(a_job_that_ended_is_told_so),
+        cmocka_unit_test(agents_hear_of_a_failed_job_at_once),
+        cmocka_unit_test(keys_of_the_file_are_not_refused_for_a_limit),
+        cmocka_unit_test(a_failed_job_needs_no_server),
         cmocka_unit_test(members_that_do_not_return_are_lost),
         cmocka_unit_test(members_that_have_returned_have_their_lease),
         cmocka_unit_test(barriers_go_on),

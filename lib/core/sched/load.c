@@ -440,7 +440,7 @@ static int end_job(struct ps_sched_load *l, struct ps_sched_job *j,
     j->quota.version = (uint64_t)j->version << 32;
     ps_sched_admission_restore(&l->st, j);
     j->deadline = deadline_of(l, j);
-    j->store.awaits_servers = j->servers.count > 0;
+    j->store.awaits_servers = ps_sched_job_is_open(j) && j->servers.count > 0;
     ps_sched_store_job(l->s, j);
     return 0;
 }

@@ -120,7 +120,6 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
     return count;
 }
 
-/* Keeps the list sorted by name. */
 void ps_sched_job_take_place(const struct ps_sched *s,
                              struct ps_sched_job_server *on,
                              const struct ps_member *m)
@@ -130,6 +129,7 @@ void ps_sched_job_take_place(const struct ps_sched *s,
     on->instance = m->instance;
 }
 
+/* Keeps the list sorted by name. */
 void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
                              const struct ps_member *m)
 {
@@ -186,6 +186,14 @@ void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
             (size_t)(&j->servers.list[j->servers.count] - (on + 1)) *
                 sizeof(*on));
     j->servers.count--;
+    /* A job that has ended loses backups here; the file names none that is
+     * forgotten. */
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].backup == server->node) {
+            j->servers.list[i].backup = 0;
+            j->servers.list[i].is_filled = false;
+        }
+    }
 }
 
 void ps_sched_job_release_servers(struct ps_sched *s,
@@ -576,23 +584,47 @@ static uint64_t key_table_bytes(const struct ps_sched_job *j, size_t name,
            (uint64_t)parts * sizeof(struct ps_place_part);
 }
 
+#define KEY_CHARGES 3u
+
+/* Costs of a key. */
+static void list_charges(const struct ps_sched_job *j, const char *name,
+                         uint32_t parts, struct ps_charge ret[KEY_CHARGES])
+{
+    ret[0] = (struct ps_charge){PS_COST_KEYS, 1};
+    ret[1] = (struct ps_charge){PS_COST_PARTITIONS, parts};
+    ret[2] = (struct ps_charge){PS_COST_MEMORY,
+                                key_table_bytes(j, strlen(name), parts)};
+}
+
 int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
                                 uint32_t parts, struct ps_refusal *ret_refusal)
 {
-    return ps_account_charge_all(
-        &j->account,
-        (struct ps_charge[]){
-            {PS_COST_KEYS, 1},
-            {PS_COST_PARTITIONS, parts},
-            {PS_COST_MEMORY, key_table_bytes(j, strlen(name), parts)}},
-        3, ret_refusal);
+    struct ps_charge charges[KEY_CHARGES];
+
+    list_charges(j, name, parts, charges);
+    return ps_account_charge_all(&j->account, charges, KEY_CHARGES,
+                                 ret_refusal);
+}
+
+void ps_sched_account_restore_key(struct ps_sched_job *j, const char *name,
+                                  uint32_t parts)
+{
+    struct ps_charge charges[KEY_CHARGES];
+
+    list_charges(j, name, parts, charges);
+    for (uint32_t i = 0; i < KEY_CHARGES; i++) {
+        ps_account_charge_unchecked(&j->account, charges[i].cost,
+                                    charges[i].amount);
+    }
 }
 
 void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
                                  uint32_t parts)
 {
-    ps_account_refund(&j->account, PS_COST_KEYS, 1);
-    ps_account_refund(&j->account, PS_COST_PARTITIONS, parts);
-    ps_account_refund(&j->account, PS_COST_MEMORY,
-                      key_table_bytes(j, strlen(name), parts));
+    struct ps_charge charges[KEY_CHARGES];
+
+    list_charges(j, name, parts, charges);
+    for (uint32_t i = 0; i < KEY_CHARGES; i++) {
+        ps_account_refund(&j->account, charges[i].cost, charges[i].amount);
+    }
 }

@@ -240,8 +240,10 @@ static int check_key_name(const struct ps_msg_key_open *m, struct ps_str *why)
     return 0;
 }
 
-static int check_new_key(const struct ps_sched_job *j,
-                         const struct ps_msg_key_open *m, struct ps_str *why)
+/* 0 if a job without this key can have it, by its name, type and size. */
+static int check_declaration(const struct ps_sched_job *j,
+                             const struct ps_msg_key_open *m,
+                             struct ps_str *why)
 {
     const struct ps_sched_key *other;
     int rc = check_key_name(m, why);
@@ -293,6 +295,17 @@ static int check_new_key(const struct ps_sched_job *j,
                     m->row_width, ps_dtype_name(m->dtype),
                     (unsigned long long)PS_ROW_BYTES_MAX);
         return PS_E_TOOBIG;
+    }
+    return 0;
+}
+
+static int check_new_key(const struct ps_sched_job *j,
+                         const struct ps_msg_key_open *m, struct ps_str *why)
+{
+    int rc = check_declaration(j, m, why);
+
+    if (rc != 0) {
+        return rc;
     }
     if (m->row_width != 0 && j->opt.replicas > 1) {
         ps_str_add(why, "replicas: 2 is for jobs with rounds and dense keys; ");
@@ -395,7 +408,6 @@ int ps_sched_key_restore(struct ps_sched *s, struct ps_sched_job *j,
                                       .count = row->count,
                                       .row_width = row->row_width,
                                       .rank = row->rank};
-    struct ps_refusal refusal;
     struct ps_place_part *parts;
     struct ps_sched_key *k;
     int rc;
@@ -411,21 +423,14 @@ int ps_sched_key_restore(struct ps_sched *s, struct ps_sched_job *j,
         ps_sched_job_skip_key(j);
         return 0;
     }
-    rc = check_new_key(j, &m, why);
+    rc = check_declaration(j, &m, why);
     if (rc == 0) {
         rc = read_parts(j, row, payload, count, &parts, why);
     }
     if (rc != 0) {
         return rc;
     }
-    rc = ps_sched_account_charge_key(j, m.name, count, &refusal);
-    if (rc != 0) {
-        ps_free(parts);
-        append_key_name(why, row->name);
-        ps_str_add(why, " is one too many: ");
-        ps_refusal_text(&refusal, why);
-        return rc;
-    }
+    ps_sched_account_restore_key(j, m.name, count);
     k = ps_sched_job_add_key(j, &m, parts, count);
     k->is_reassigned = row->is_reassigned;
     k->norms_before = row->norms;

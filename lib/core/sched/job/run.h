@@ -90,6 +90,9 @@ void ps_sched_account_close_job(struct ps_sched_job *j);
 /* Charges a key with `parts` partitions. 0, or PS_E_FULL with the reason. */
 int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
                                 uint32_t parts, struct ps_refusal *ret_refusal);
+/* Charges a key that the file has, which no limit refuses. */
+void ps_sched_account_restore_key(struct ps_sched_job *j, const char *name,
+                                  uint32_t parts);
 void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
                                  uint32_t parts);
 
