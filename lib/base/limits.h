@@ -39,6 +39,9 @@
  * of the memory, for the loss of two hosts within the time of a refill. */
 #define PS_REPLICAS_MAX            2u
 #define PS_SERVERS_MAX             256u
+/* Lost servers that a job remembers, not to use their processes again; more
+ * replace the oldest. Far more than a cluster has. */
+#define PS_LOST_SERVERS_MAX        4096u
 /* Confirmations of copies in one message. */
 #define PS_COPIES_CONFIRMED_MAX    256u
 /* Bytes of copies on their way to a backup: enough for the delay of a fast

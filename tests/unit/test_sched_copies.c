@@ -192,6 +192,24 @@ static void a_failed_job_has_no_lost_backup(void **state)
     world_free(j.w);
 }
 
+static void a_server_that_is_often_lost_is_remembered_once(void **state)
+{
+    struct job j = start_copied_job();
+
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        fill(&j, j.s[0]);
+        fill(&j, j.s[1]);
+        lose(&j, j.s[1]);
+        assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, j.s[1]->node);
+    }
+    PS_MAP_EACH(const struct ps_sched_job, job, j.w->sched->jobs)
+    {
+        assert_int_equal(job->servers.removed_count, 1);
+    }
+    end(&j);
+}
+
 static void a_place_has_its_number_alone(void **state)
 {
     struct job j = start_copied_job();
@@ -308,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_backup_that_counts_takes_over),
         cmocka_unit_test(a_backup_of_an_old_file_does_not_take_over),
         cmocka_unit_test(a_failed_job_has_no_lost_backup),
+        cmocka_unit_test(a_server_that_is_often_lost_is_remembered_once),
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),

@@ -283,9 +283,7 @@ static int load_job(struct ps_sched_load *l, struct ps_sched_job *j,
     }
     on->removed = ps_alloc((m->removed_count + 1u) * sizeof(*on->removed));
     for (uint32_t i = 0; i < m->removed_count; i++) {
-        on->removed[on->removed_count++] = (struct ps_sched_removed_server){
-            .node = m->removed[i].node,
-            .incarnation = m->removed[i].incarnation};
+        on->removed[on->removed_count++] = m->removed[i];
     }
     if (m->begun_ns != 0 && m->begun_ns < wall) {
         j->observed.created_at = wall - m->begun_ns < l->st.now

@@ -6,8 +6,6 @@
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 
-#define REMOVED_SERVERS_MAX 4096u
-
 static void put_meta(struct ps_sched *s)
 {
     ps_sched_store_put(
@@ -102,26 +100,15 @@ static void put_row_job(struct ps_sched_step *st, const struct ps_sched_job *j)
     const struct ps_sched_job_servers *on = &j->servers;
     const uint64_t wall = ps_facts_wall_ns(&st->s->opt.facts,
                                            j->observed.created_at);
-    const uint32_t count = on->removed_count < REMOVED_SERVERS_MAX
-                               ? on->removed_count
-                               : REMOVED_SERVERS_MAX;
     struct ps_rec_awaited_server *awaited = ps_alloc((on->count + 1u) *
                                                      sizeof(*awaited));
     uint32_t awaited_count = 0;
-    struct ps_rec_removed_server *removed = ps_alloc((count + 1u) *
-                                                     sizeof(*removed));
 
     for (uint32_t i = 0; i < on->count; i++) {
         if (on->list[i].return_by != PS_TIME_NEVER) {
             awaited[awaited_count++] = (struct ps_rec_awaited_server){
                 .node = on->list[i].node, .why = on->list[i].lost_why};
         }
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const struct ps_sched_removed_server *r =
-            &on->removed[on->removed_count - count + i];
-
-        removed[i] = (struct ps_rec_removed_server){r->node, r->incarnation};
     }
     ps_sched_store_put(
         st->s, (struct ps_sched_row_key){PS_SCHED_ROW_JOB, j->gen, 0},
@@ -131,10 +118,9 @@ static void put_row_job(struct ps_sched_step *st, const struct ps_sched_job *j)
                                      .agents_count = j->agent_count,
                                      .awaited = awaited,
                                      .awaited_count = awaited_count,
-                                     .removed = removed,
-                                     .removed_count = count}});
+                                     .removed = on->removed,
+                                     .removed_count = on->removed_count}});
     ps_free(awaited);
-    ps_free(removed);
 }
 
 static void put_job(struct ps_sched_step *st, struct ps_sched_job *j)

@@ -164,15 +164,34 @@ static void subtract_server_load(struct ps_sched *s,
     }
 }
 
+/* Drops entry `i`. */
+static void drop_removed_server(struct ps_sched_job_servers *on, uint32_t i)
+{
+    on->removed_count--;
+    memmove(&on->removed[i], &on->removed[i + 1],
+            (on->removed_count - i) * sizeof(*on->removed));
+}
+
+/* Of each server only the newest process counts: earlier ones do not come
+ * back. */
 static void add_removed_server(struct ps_sched_job *j,
                                const struct ps_member *m)
 {
-    j->servers.removed = ps_realloc(j->servers.removed,
-                                    (j->servers.removed_count + 1u) *
-                                        sizeof(*j->servers.removed));
-    j->servers.removed[j->servers.removed_count++] =
-        (struct ps_sched_removed_server){.node = m->node,
-                                         .incarnation = m->incarnation};
+    struct ps_sched_job_servers *on = &j->servers;
+
+    for (uint32_t i = 0; i < on->removed_count; i++) {
+        if (on->removed[i].node == m->node) {
+            drop_removed_server(on, i);
+            break;
+        }
+    }
+    if (on->removed_count == PS_LOST_SERVERS_MAX) {
+        drop_removed_server(on, 0);
+    }
+    on->removed = ps_realloc(on->removed,
+                             (on->removed_count + 1u) * sizeof(*on->removed));
+    on->removed[on->removed_count++] = (struct ps_rec_removed_server){
+        .node = m->node, .incarnation = m->incarnation};
 }
 
 void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,

@@ -12,6 +12,7 @@
 #include "core/optim/tuning.h"
 #include "core/sched/place/place.h"
 #include "core/sched/store.h"
+#include "proto/ps_msg.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -163,12 +164,6 @@ struct ps_sched_key {
     char name[];
 };
 
-/* A server that the job has lost. */
-struct ps_sched_removed_server {
-    uint32_t node;
-    uint64_t incarnation;
-};
-
 /* Request about optimizer, compression or weight that servers have not taken
  * in. */
 struct ps_sched_waiter {
@@ -193,8 +188,8 @@ struct ps_sched_workers {
 struct ps_sched_job_servers {
     struct ps_sched_job_server *list;
     uint32_t count;
-    uint32_t last_number; /* Of the newest place. */
-    struct ps_sched_removed_server *removed;
+    uint32_t last_number;                  /* Of the newest place. */
+    struct ps_rec_removed_server *removed; /* Servers that it has lost. */
     uint32_t removed_count;
 };
 
