@@ -210,6 +210,70 @@ static void a_server_that_is_often_lost_is_remembered_once(void **state)
     end(&j);
 }
 
+/* The process of a server is known to have ended; none follows. */
+static void end_server(struct job *j, struct peer *server)
+{
+    struct ps_member *m = ps_members_get(&j->w->sched->members, server->node);
+
+    m->probe.in_flight = false;
+    m->probe.was_reached = true;
+    lose_conn(j->w, server);
+    feed_event(j->w, (struct ps_event){.type = PS_EV_PROBED,
+                                       .dial_failed = {.target = j->w->probed,
+                                                       .rc = PS_E_REFUSED}});
+    assert_int_equal(
+        ps_sched_member_count(j->w->sched, PS_ROLE_SERVER, PS_NODE_STATE_GONE),
+        1);
+}
+
+static void a_server_that_was_silent_becomes_a_backup(void **state)
+{
+    struct job j = start_copied_job();
+    struct peer *s2 = join_peer(j.w, PS_ROLE_SERVER, "s2");
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    s2->mute = true;
+    advance_time(j.w, PS_SECONDS(1));
+    assert_int_equal(ps_sched_member_count(j.w->sched, PS_ROLE_SERVER,
+                                           PS_NODE_STATE_SUSPECT),
+                     1);
+    end_server(&j, j.s[1]);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, 0);
+    s2->mute = false;
+    advance_time(j.w, PS_MILLIS(200));
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, s2->node);
+    end(&j);
+}
+
+/* A server has no memory for the copies until another job has ended. */
+static void a_server_with_free_memory_again_becomes_a_backup(void **state)
+{
+    struct job j = start_copied_job();
+    struct peer *s2 = peer_new(j.w, PS_ROLE_SERVER, "s2");
+    struct ps_msg other = make_job_open(11, 1, 1, -1);
+    uint64_t gen;
+
+    (void)state;
+    s2->memory = 40u << 20;
+    connect_peer(j.w, s2);
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    other.job_open.name = "other";
+    deliver_msg(j.w, j.a[0], other);
+    gen = last_job_opened(j.a[0])->gen;
+    deliver_job_ready(j.w, s2);
+    assert_int_equal(last_job_state(s2)->gen, gen);
+    open_key(j.w, j.a[0], gen, 2, "v", 3000000);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error, 0);
+    end_server(&j, j.s[1]);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, 0);
+    deliver_worker_gone(j.w, j.a[0], gen, 11, true);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, s2->node);
+    end(&j);
+}
+
 static void a_place_has_its_number_alone(void **state)
 {
     struct job j = start_copied_job();
@@ -327,6 +391,8 @@ int main(void)
         cmocka_unit_test(a_backup_of_an_old_file_does_not_take_over),
         cmocka_unit_test(a_failed_job_has_no_lost_backup),
         cmocka_unit_test(a_server_that_is_often_lost_is_remembered_once),
+        cmocka_unit_test(a_server_that_was_silent_becomes_a_backup),
+        cmocka_unit_test(a_server_with_free_memory_again_becomes_a_backup),
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),

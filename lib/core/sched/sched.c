@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entry points of the scheduler machine: hands connections, messages and time
  * to the files below. */
-#include "core/sched/place/copies.h"
 #include "core/sched/sched.h"
 
 #include "base/alloc.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 #include "core/sched/member/member.h"
+#include "core/sched/place/copies.h"
 #include "core/sched/place/place.h"
 #include "core/sched/query/query.h"
 

@@ -138,6 +138,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_norm_free(j);
     ps_sched_account_close_job(j);
     ps_sched_job_free(j);
+    ps_sched_copies_name_all(st); /* Its memory is free for copies. */
 }
 
 void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,

@@ -5,13 +5,13 @@
  * for suspect_after, it is SUSPECT; its next message makes it ACTIVE again.
  * After longer silence, or when another process takes its name, it is GONE, and
  * its jobs lose it. The same process may return and gets a fresh link. */
-#include "core/sched/place/copies.h"
 #include "core/sched/member/member.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
+#include "core/sched/place/copies.h"
 #include "core/sched/token.h"
 
 #include <string.h>
@@ -203,10 +203,17 @@ static void check_leases(struct ps_sched_step *st)
     }
 }
 
+/* A server is ACTIVE now: jobs that lack one may have it. */
+static void use_server(struct ps_sched_step *st)
+{
+    ps_sched_jobs_try_start(st);
+    ps_sched_copies_name_all(st);
+}
+
 void ps_sched_member_on_message(struct ps_sched_step *st, struct ps_member *m)
 {
     if (ps_sched_lease_on_message(st, m) && m->role == PS_ROLE_SERVER) {
-        ps_sched_jobs_try_start(st);
+        use_server(st);
     }
 }
 
@@ -557,8 +564,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_jobs_on_fresh_link(st, member);
     }
     if (member->role == PS_ROLE_SERVER) {
-        ps_sched_jobs_try_start(st);
-        ps_sched_copies_name_all(st);
+        use_server(st);
     }
     ps_sched_probe_hello(st, member);
 }
