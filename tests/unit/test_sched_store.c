@@ -306,6 +306,24 @@ static void an_old_file_is_noticed(void **state)
     finish_job(&j);
 }
 
+/* Epochs would begin at 0 again. */
+static void an_epoch_that_no_scheduler_reaches_is_refused(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_msg hello;
+
+    (void)state;
+    world_restart_sched(j.w);
+    hello = make_hello(j.a[0]);
+    hello.hello.epoch = UINT32_MAX;
+    open_peer_conn(j.w, j.a[0]);
+    deliver_unsequenced(j.w, j.a[0], hello);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_REJECT)->reject.error, PS_E_INVAL);
+    assert_int_equal(ps_sched_epoch(j.w->sched), 2);
+    come_back(&j);
+    finish_job(&j);
+}
+
 static void a_member_of_another_process_is_no_sign_of_an_old_file(void **state)
 {
     struct job j;
@@ -450,6 +468,7 @@ int main(void)
         cmocka_unit_test(members_that_have_returned_have_their_lease),
         cmocka_unit_test(barriers_go_on),
         cmocka_unit_test(an_old_file_is_noticed),
+        cmocka_unit_test(an_epoch_that_no_scheduler_reaches_is_refused),
         cmocka_unit_test(a_member_of_another_process_is_no_sign_of_an_old_file),
         cmocka_unit_test(files_without_a_row_are_refused),
         cmocka_unit_test(files_with_a_changed_byte_do_no_harm),

@@ -16,6 +16,9 @@
 
 #include <string.h>
 
+/* Newest epoch that a member may know from an earlier scheduler: epochs go on
+ * above it (rule G5), and must not overflow. */
+#define EPOCH_MAX      (UINT32_MAX / 2)
 /* Bytes of a placement message: of a key, and of each partition. */
 #define KEY_HOT_BYTES  1024u
 #define PART_HOT_BYTES 8u
@@ -334,6 +337,11 @@ static int check_hello(const struct ps_sched *s, bool local,
     }
     if (m->instance == 0) {
         ps_str_add(why, "instance must not be 0");
+        return PS_E_INVAL;
+    }
+    if (m->epoch > EPOCH_MAX) {
+        ps_str_addf(why, "epoch %u is none that a scheduler has reached",
+                    m->epoch);
         return PS_E_INVAL;
     }
     if (m->role == PS_ROLE_SERVER && ps_str_or_empty(m->address)[0] == '\0') {
