@@ -58,8 +58,10 @@ static const char *const texts[STATEMENTS] = {
     [REMOVE_ALL] = "DELETE FROM row WHERE kind = ?1 AND a = ?2",
     [COMMIT] = "COMMIT",
     /* Keys are unsigned numbers, which SQLite has not: rows of one kind come in
-     * the order of the keys below 2^63, which are all. */
-    [READ] = "SELECT kind, a, b, value FROM row ORDER BY kind, a, b",
+     * the order of the keys below 2^63, which are all. Kind 0 is the reserve of a
+     * process that died while it made it. */
+    [READ] = "SELECT kind, a, b, value FROM row WHERE kind != 0 "
+             "ORDER BY kind, a, b",
 };
 
 struct psched_store {

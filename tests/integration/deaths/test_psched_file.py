@@ -2,6 +2,7 @@
 """A scheduler with a file (state.file) that is killed and restarted: no rank
 notices, and the next job begins at once."""
 import os
+import sqlite3
 import subprocess
 
 import pytest
@@ -181,6 +182,12 @@ def test_files_are_checked(filed, tmp):
         code, out, err = psched("--check-state", tmp / "psched.state")
         assert code == 0 and ", 1 jobs, of cluster 'default'" in out, err
         kill(t)
+    with sqlite3.connect(tmp / "psched.state") as db:
+        # It died while it made its reserve, and the disk is full since then.
+        db.execute("INSERT INTO row VALUES (0, 0, 0, zeroblob(9000))")
+    db.close()
+    code, out, err = psched("--check-state", tmp / "psched.state")
+    assert code == 0, err
     junk = tmp / "junk"
     junk.write_bytes(b"x" * 9000)
     code, _, err = psched("--check-state", junk)
