@@ -329,6 +329,16 @@ int ps_keeper_take(void)
     return fd;
 }
 
+bool ps_keeper_drop(void)
+{
+    if (state.kept < 0) {
+        return false;
+    }
+    set_kept(-1);
+    (void)ps_notify_store(PS_KEEPER_NAME, -1);
+    return true;
+}
+
 /* True: the service manager has passed this one, and still has it. */
 static bool is_inherited(int fd)
 {

@@ -28,6 +28,10 @@ void ps_keeper_inherit(int fd);
  * none. */
 int ps_keeper_take(void);
 
+/* Drops what was kept for this process, here and in the store of the service
+ * manager: its memory is free then. False: there was nothing. */
+bool ps_keeper_drop(void);
+
 /* Gives `fd`, which stays the caller's, to the keeper, in place of what it has.
  * PS_E_NOENT: nobody keeps it. */
 PS_MUST_USE int ps_keeper_offer(int fd);

@@ -282,6 +282,9 @@ bool ps_notify_store(const char *name, int fd)
         return false;
     }
     snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+    if (fd < 0) {
+        return notify_with(text, -1);
+    }
     (void)notify_with(text, -1);
     snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s", name);
     return notify_with(text, fd);

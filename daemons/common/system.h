@@ -35,7 +35,8 @@ void ps_notify_init(void);
 /* Sends "READY=1" and the like; no-op without a service manager. */
 void ps_notify(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Has the service manager store the descriptor under this name, in place of what
- * it has of that name. False: there is no manager with a store. */
+ * it has of that name; -1: in place of nothing. False: there is no manager with a
+ * store. */
 bool ps_notify_store(const char *name, int fd);
 /* Interval of WATCHDOG=1; PS_TIME_NEVER: no watchdog. */
 ps_time ps_notify_watchdog(void);

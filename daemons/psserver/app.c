@@ -49,6 +49,14 @@ static struct ps_state_file *take_state(void)
     return f;
 }
 
+/* Drops the state memory of the process before, which is not used. */
+static void drop_state(const char *why)
+{
+    if (ps_keeper_drop()) {
+        ps_log(PS_LOG_WARNING, "state memory is dropped: %s", why);
+    }
+}
+
 /* Reads what the process before has left, or makes empty memory. */
 static struct ps_records *open_records(struct ps_state_file *f,
                                        const struct ps_daemon_facts *facts)
@@ -85,9 +93,11 @@ static void open_state(struct app *app, const struct psserver_options *o,
     struct ps_records *r = NULL;
 
     if (o->keep == PSSERVER_KEEP_OFF) {
+        drop_state("store.keep is off");
         return;
     }
     if (o->compute.device != PS_COMPUTE_CPU) {
+        drop_state("compute.device is not cpu");
         ps_log(PS_LOG_NOTICE,
                "state does not outlive this process: compute.device may have "
                "optimizer states on a GPU");

@@ -399,7 +399,15 @@ static int takes_the_stored_memory(int out)
         return 94;
     }
     /* Another one replaces it. */
-    return ps_keeper_offer(memfd_create("other", MFD_CLOEXEC)) == 0 ? 0 : 95;
+    if (ps_keeper_offer(memfd_create("other", MFD_CLOEXEC)) != 0) {
+        return 95;
+    }
+    /* One that is of no use is in nobody's store any more. */
+    if (ps_keeper_drop()) {
+        return 96;
+    }
+    ps_keeper_inherit(fd);
+    return ps_keeper_drop() && fcntl(fd, F_GETFD) == -1 ? 0 : 97;
 }
 
 static void a_manager_stores_it_and_gives_it_back(void **unused)
@@ -440,6 +448,8 @@ static void a_manager_stores_it_and_gives_it_back(void **unused)
     assert_string_equal(text, "FDSTOREREMOVE=1\nFDNAME=pskv-state");
     close(receive(manager, text, sizeof(text)));
     assert_string_equal(text, "FDSTORE=1\nFDNAME=pskv-state");
+    assert_int_equal(receive(manager, text, sizeof(text)), -1);
+    assert_string_equal(text, "FDSTOREREMOVE=1\nFDNAME=pskv-state");
     assert_true(recv(manager, text, sizeof(text), MSG_DONTWAIT) < 0);
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
