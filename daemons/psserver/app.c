@@ -105,6 +105,11 @@ static void open_state(struct app *app, const struct psserver_options *o,
     }
     f = take_state();
     r = f != NULL ? open_records(f, facts) : NULL;
+    if (r != NULL && ps_records_found(r) == 0 &&
+        ps_state_file_size(f) != STATE_SHARE * o->memory) {
+        ps_records_free(r); /* It has the size of another store.memory. */
+        r = NULL;
+    }
     if (r == NULL) {
         ps_state_file_close(f);
         if (ps_state_file_new(STATE_SHARE * o->memory, &f) != 0) {
@@ -124,6 +129,30 @@ static void open_state(struct app *app, const struct psserver_options *o,
     }
     app->state = f;
     app->records = r;
+}
+
+/* Bytes of the pool: store.memory, or what the state memory of the process before
+ * has room for. */
+static uint64_t pool_budget(const struct app *app, uint64_t wanted)
+{
+    struct ps_str text = PS_STR_ROOM(80);
+    uint64_t room;
+
+    if (app->state == NULL) {
+        return wanted;
+    }
+    room = ps_state_file_size(app->state) / STATE_SHARE;
+    if (room >= wanted) {
+        return wanted;
+    }
+    ps_str_add_size(&text, room);
+    ps_str_add(&text, " of the ");
+    ps_str_add_size(&text, wanted);
+    ps_log(PS_LOG_WARNING,
+           "state memory of jobs that go on has room for %s of store.memory: "
+           "more counts after a restart without jobs",
+           text.data);
+    return room;
 }
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
@@ -150,7 +179,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     app->arenas = ps_arenas_new();
     open_state(app, o, facts);
     app->pool = ps_pool_new(&(struct ps_pool_options){
-        .budget = o->memory,
+        .budget = pool_budget(app, o->memory),
         .source = app->records != NULL ? ps_records_source(app->records)
                                        : ps_arenas_lazy_source(app->arenas)});
     opt.pool = app->pool;
