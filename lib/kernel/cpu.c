@@ -19,20 +19,25 @@
 
 /* Digits of the counter: valid levels fall from the bottom of the stack to the
  * top, and 64 of them would need 2^64 sources. */
-#define DEPTH_MAX     64u
+#define DEPTH_MAX          64u
 
-#define SCRATCH_BYTES (64u * 1024)
-#define BLOCK_BYTES   (16u * 1024)
+#define SCRATCH_BYTES      (64u * 1024)
+#define BLOCK_BYTES        (16u * 1024)
 /* Block size for encoded sources, which need up to eight decoded blocks
  * besides. */
-#define ENCODED_BYTES (4u * 1024)
+#define ENCODED_BYTES      (4u * 1024)
 
 /* Jobs from this size on write a result that is not an operand with streaming
  * stores. That avoids reading the old bytes first, a third of the time for two
  * sources and a fifth for eight. Such a job is mostly part of a larger tensor,
  * which would not stay in the caches anyway; a smaller result is better left in
  * the caches for its readers. */
-#define STREAM_BYTES  (1024u * 1024)
+#define STREAM_BYTES       (1024u * 1024)
+/* The same for new states that are not written over the old ones, which nobody
+ * reads before the next step; and their blocks, which stay in the nearest cache
+ * until they are streamed. */
+#define STATE_STREAM_BYTES (64u * 1024)
+#define STATE_BLOCK_BYTES  2048u
 
 static const struct ps_cpu_ops *const variants[] = {
 #if defined(__x86_64__)
@@ -99,6 +104,8 @@ struct walk {
     char *scratch;
     char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are not encoded. */
     size_t block;  /* Bytes of one block of scratch. */
+    /* A block for each state; NULL: new states go to their places at once. */
+    char *states;
     /* Square sums of d and of the weights; NULL: not needed. */
     struct norm_sums *measured;
     struct partial_sum partial_sums[DEPTH_MAX];
@@ -462,8 +469,41 @@ static void merge_square_sums(const struct ps_job *job, struct norm_sums *m)
     }
 }
 
-static void step_block(const struct walk *w, const void *grad, uint64_t from,
-                       size_t count, bool stream)
+static bool streams_states(const struct ps_job *job, size_t size)
+{
+    return job->prior.states[0] != NULL &&
+           job->count * size >= STATE_STREAM_BYTES;
+}
+
+static void *new_state(const struct ps_job *job, unsigned i)
+{
+    return job->op == PS_JOB_SGD ? job->state : job->states[i];
+}
+
+/* Where a block of the i-th state is computed. */
+static void *next_state(const struct walk *w, unsigned i, uint64_t from)
+{
+    return w->states != NULL && w->job->prior.states[i] != NULL
+               ? w->states + i * STATE_BLOCK_BYTES
+               : ps_kernel_at(new_state(w->job, i), from * w->size);
+}
+
+static void flush_states(const struct walk *w, unsigned states, uint64_t from,
+                         size_t count)
+{
+    for (unsigned i = 0; i < states; i++) {
+        void *to = ps_kernel_at(new_state(w->job, i), from * w->size);
+        const void *block = next_state(w, i, from);
+
+        if (block != to) {
+            w->ops->fold[PS_FOLD_SUM][w->job->dtype](to, &block, 1, count,
+                                                     true);
+        }
+    }
+}
+
+static void sgd_block(const struct walk *w, const void *grad, uint64_t from,
+                      size_t count, bool stream)
 {
     const struct ps_job *job = w->job;
     bool moving = job->sgd.momentum != 0;
@@ -474,12 +514,13 @@ static void step_block(const struct walk *w, const void *grad, uint64_t from,
         .state = moving
                      ? ps_kernel_at(ps_job_prior_state(job, 0), from * w->size)
                      : NULL,
-        .next_state = moving ? ps_kernel_at(job->state, from * w->size) : NULL,
+        .next_state = moving ? next_state(w, 0, from) : NULL,
         .sgd = &job->sgd,
         .stream = stream,
     };
 
     w->ops->sgd[job->dtype](&step, count);
+    flush_states(w, moving ? 1 : 0, from, count);
 }
 
 static void other_step_block(const struct walk *w, const void *grad,
@@ -496,9 +537,27 @@ static void other_step_block(const struct walk *w, const void *grad,
 
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
         s.states[i] = ps_kernel_at(ps_job_prior_state(job, i), from * w->size);
-        s.next_states[i] = ps_kernel_at(job->states[i], from * w->size);
+        s.next_states[i] = next_state(w, i, from);
     }
     w->ops->step[job->dtype](&s, count);
+    flush_states(w, ps_step_states(job->step.kind), from, count);
+}
+
+static void step_block(const struct walk *w, const void *grad, uint64_t from,
+                       size_t count, bool stream)
+{
+    const size_t most = w->states != NULL ? STATE_BLOCK_BYTES / w->size : count;
+
+    for (size_t at = 0; at < count; at += most) {
+        const void *g = ps_kernel_at(grad, at * w->size);
+        const size_t n = count - at < most ? count - at : most;
+
+        if (w->job->op == PS_JOB_SGD) {
+            sgd_block(w, g, from + at, n, stream);
+        } else {
+            other_step_block(w, g, from + at, n);
+        }
+    }
 }
 
 /* Copies the prior state to one that is not updated in place. A codec may lack
@@ -535,10 +594,8 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
     case PS_JOB_ENCODE_EACH: /* Never run by blocks. */
         break;
     case PS_JOB_SGD:
-        step_block(w, sum, from, count, stream);
-        break;
     case PS_JOB_STEP:
-        other_step_block(w, sum, from, count);
+        step_block(w, sum, from, count, stream);
         break;
     case PS_JOB_ENCODE:
         copy_prior(job->residual, job->prior.residual, from, count);
@@ -679,6 +736,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
     _Alignas(64) char decoded[PS_CPU_GROUP_MAX * ENCODED_BYTES];
+    _Alignas(64) char states[PS_STATES_MAX * STATE_BLOCK_BYTES];
     struct walk w;
     bool stream;
     int rc = ps_kernel_check_range(job, from, to);
@@ -692,6 +750,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     init_walk(&w, job, scratch, decoded);
     w.measured = measured;
     stream = should_stream(job, w.size);
+    w.states = streams_states(job, w.size) ? states : NULL;
     if (job->op == PS_JOB_SUM && job->src_count == 1 && job->divide_by <= 1) {
         run_copy(&w, from, to, stream);
     } else {
@@ -703,7 +762,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
             i += count;
         }
     }
-    if (stream) {
+    if (stream || w.states != NULL) {
         w.ops->fence();
     }
     if (job->op == PS_JOB_ENCODE) {

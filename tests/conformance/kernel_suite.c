@@ -252,7 +252,7 @@ static uint64_t choose_count(struct ps_rng *r)
     case 2: /* Around the edge of a block. */
         return 4096 * (1 + ps_rng_below(r, 2)) - 3 + ps_rng_below(r, 7);
     default:
-        return 1 + ps_rng_below(r, 10000);
+        return 1 + ps_rng_below(r, 20000); /* Streamed states, too. */
     }
 }
 
