@@ -85,6 +85,19 @@ static struct ps_records *open_records(struct ps_state_file *f,
     return r;
 }
 
+/* Agents of this host read values where they lie; without a descriptor for them
+ * they copy them. */
+static void share_state(struct app *app)
+{
+    int fd = ps_state_file_open_reader(app->state);
+
+    if (fd >= 0) {
+        ps_records_set_arena(app->records,
+                             ps_arenas_add(app->arenas, fd,
+                                           ps_state_file_size(app->state)));
+    }
+}
+
 /* Makes the pool's memory outlive this process, if somebody keeps it. */
 static void open_state(struct app *app, const struct psserver_options *o,
                        const struct ps_daemon_facts *facts)
@@ -129,6 +142,7 @@ static void open_state(struct app *app, const struct psserver_options *o,
     }
     app->state = f;
     app->records = r;
+    share_state(app);
 }
 
 /* Bytes of the pool: store.memory, or what the state memory of the process before

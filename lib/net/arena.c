@@ -33,10 +33,10 @@ struct free_range {
 
 struct arena {
     struct ps_list_node node;
-    struct arena_group *group;
+    struct arena_group *group; /* NULL: of ps_arenas_add(). */
     uint32_t number;
     int fd;
-    char *data;
+    char *data; /* NULL: mapped elsewhere. */
     size_t size;
     struct ps_list free;
 };
@@ -154,8 +154,22 @@ static void arena_free(struct arena *a)
     }
     ps_list_remove(&a->node);
     close(a->fd);
-    ps_unmap(a->data, a->size);
+    if (a->data != NULL) {
+        ps_unmap(a->data, a->size);
+    }
     ps_free(a);
+}
+
+uint32_t ps_arenas_add(struct ps_arenas *all, int fd, uint64_t size)
+{
+    struct arena *a = ps_calloc(1, sizeof(*a));
+
+    a->number = ++all->last_number;
+    a->fd = fd;
+    a->size = size;
+    ps_list_init(&a->free);
+    ps_list_push_back(&all->list, &a->node);
+    return a->number;
 }
 
 struct ps_arenas *ps_arenas_new(void)

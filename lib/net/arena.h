@@ -28,6 +28,9 @@ struct ps_pool_source ps_arenas_source(struct ps_arenas *a);
  * little free memory around it. */
 struct ps_pool_source ps_arenas_lazy_source(struct ps_arenas *a);
 void ps_arenas_enable_sharing(struct ps_arenas *a);
+/* Adds an arena of which no pool is made here, and returns its number. Takes over
+ * the descriptor, which peers get: it must permit reading only. */
+uint32_t ps_arenas_add(struct ps_arenas *a, int fd, uint64_t size);
 /* Descriptor of an arena, borrowed, and its size. PS_E_NOENT. */
 PS_MUST_USE int ps_arenas_fd(const struct ps_arenas *a, uint32_t arena,
                              int *ret_fd, uint64_t *ret_size);

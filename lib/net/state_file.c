@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -57,7 +58,9 @@ int ps_state_file_new(uint64_t size, struct ps_state_file **ret)
     if (fd < 0) {
         return PS_E_NOMEM;
     }
-    if (ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, seals) != 0) {
+    /* Nobody else may open it again for writing. */
+    if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)size) != 0 ||
+        fcntl(fd, F_ADD_SEALS, seals) != 0) {
         close(fd);
         return PS_E_NOMEM;
     }
@@ -76,6 +79,14 @@ void ps_state_file_close(struct ps_state_file *f)
 int ps_state_file_fd(const struct ps_state_file *f)
 {
     return f->fd;
+}
+
+int ps_state_file_open_reader(const struct ps_state_file *f)
+{
+    char path[40];
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
+    return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 void *ps_state_file_data(const struct ps_state_file *f)

@@ -22,6 +22,8 @@ PS_MUST_USE int ps_state_file_open(int fd, struct ps_state_file **ret,
 void ps_state_file_close(struct ps_state_file *f);
 /* The descriptor, borrowed. */
 int ps_state_file_fd(const struct ps_state_file *f);
+/* A new descriptor for readers, which cannot write; -1: there is none. */
+int ps_state_file_open_reader(const struct ps_state_file *f);
 void *ps_state_file_data(const struct ps_state_file *f);
 uint64_t ps_state_file_size(const struct ps_state_file *f);
 /* Gives back the pages of a range, which reads as zeros then. `ctx` is the

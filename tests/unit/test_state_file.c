@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "net/arena.h"
 #include "net/state_file.h"
 
 #include <fcntl.h>
@@ -51,6 +52,39 @@ static void bytes_outlive_their_process(void **state)
     close(kept);
 }
 
+static void readers_see_the_bytes_and_cannot_write(void **state)
+{
+    struct ps_arenas *arenas = ps_arenas_new();
+    struct ps_state_file *f;
+    uint64_t size;
+    int reader;
+    int fd;
+
+    (void)state;
+    assert_int_equal(ps_state_file_new(SIZE, &f), 0);
+    reader = ps_state_file_open_reader(f);
+    assert_true(reader >= 0);
+
+    const uint32_t arena = ps_arenas_add(arenas, reader, SIZE);
+
+    assert_int_not_equal(arena, 0);
+    assert_int_equal(ps_arenas_fd(arenas, arena, &fd, &size), 0);
+    assert_int_equal(fd, reader);
+    assert_int_equal(size, SIZE);
+    ((uint8_t *)ps_state_file_data(f))[PAGE] = 3;
+
+    const uint8_t *seen = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
+
+    assert_ptr_not_equal(seen, MAP_FAILED);
+    assert_int_equal(seen[PAGE], 3);
+    assert_ptr_equal(
+        mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
+        MAP_FAILED);
+    assert_int_equal(munmap((void *)(uintptr_t)seen, SIZE), 0);
+    ps_arenas_free(arenas);
+    ps_state_file_close(f);
+}
+
 static void released_pages_read_as_zeros(void **state)
 {
     struct ps_state_file *f;
@@ -101,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_outlive_their_process),
+        cmocka_unit_test(readers_see_the_bytes_and_cannot_write),
         cmocka_unit_test(released_pages_read_as_zeros),
         cmocka_unit_test(other_descriptors_are_refused),
     };

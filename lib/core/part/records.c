@@ -50,6 +50,7 @@ struct found {
 
 struct ps_records {
     struct ps_state_memory memory;
+    uint32_t arena;
     uint64_t ranges_at;
     uint32_t record_max;
     uint32_t record_count;
@@ -171,8 +172,8 @@ static int get_range(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
             continue;
         }
         *ret_data = r->memory.base + f->offset;
-        *ret_tag = 0;
-        *ret_offset = 0;
+        *ret_tag = r->arena;
+        *ret_offset = f->offset;
         r->free_bytes -= bytes;
         f->offset += bytes;
         f->bytes -= bytes;
@@ -202,6 +203,11 @@ struct ps_pool_source ps_records_source(struct ps_records *r)
 {
     return (struct ps_pool_source){
         .get = get_range, .put = put_range, .ctx = r};
+}
+
+void ps_records_set_arena(struct ps_records *r, uint32_t arena)
+{
+    r->arena = arena;
 }
 
 uint64_t ps_records_bytes(const struct ps_records *r)
@@ -718,8 +724,12 @@ struct ps_buf *ps_records_adopt(struct ps_records *r,
                                 struct ps_pool *pool,
                                 struct ps_pool_share *share)
 {
-    return ps_pool_adopt(pool, r->memory.base + range->offset, range->bytes,
-                         share);
+    struct ps_buf *b = ps_pool_adopt(pool, r->memory.base + range->offset,
+                                     range->bytes, share);
+
+    b->tag = r->arena;
+    b->offset = range->offset;
+    return b;
 }
 
 void ps_records_release(struct ps_records *r,

@@ -73,6 +73,9 @@ void ps_records_free(struct ps_records *r);
 void ps_records_freeze(struct ps_records *r);
 /* The ranges, for one pool. */
 struct ps_pool_source ps_records_source(struct ps_records *r);
+/* Number under which other processes may read the memory; buffers that are made
+ * from now on have it as their tag, and their offset in it. */
+void ps_records_set_arena(struct ps_records *r, uint32_t arena);
 /* Bytes of the ranges in use. */
 uint64_t ps_records_bytes(const struct ps_records *r);
 /* Records that were valid when the memory was opened. */
