@@ -4,6 +4,7 @@
 #include "psserver/options.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "base/pool.h"
 #include "base/str.h"
 #include "common/daemon.h"
@@ -11,10 +12,12 @@
 #include "common/metrics.h"
 #include "core/part/records.h"
 #include "core/server/server.h"
+#include "kernel/kernel.h"
 #include "net/addr.h"
 #include "net/arena.h"
 #include "net/state_file.h"
 
+#include <gnu/libc-version.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -169,6 +172,23 @@ static uint64_t pool_budget(const struct app *app, uint64_t wanted)
     return room;
 }
 
+/* Two servers compute the same bits if program and C library are the same and
+ * choose the same instructions. */
+static uint32_t kernel_class_of(const struct ps_daemon_facts *facts)
+{
+    struct ps_str all = PS_STR_ROOM(200);
+
+    ps_str_addf(&all, "%s %s %s", facts->process.version, ps_kernel_variant(),
+                gnu_get_libc_version());
+#if defined(__x86_64__)
+    /* Functions of libm have variants for these. */
+    ps_str_addf(&all, " %d%d%d", __builtin_cpu_supports("fma") != 0,
+                __builtin_cpu_supports("fma4") != 0,
+                __builtin_cpu_supports("avx2") != 0);
+#endif
+    return ps_fnv1a_32(PS_FNV1A_32, all.data, all.len) | 1; /* Not 0. */
+}
+
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     struct ps_daemon_app *ret_app)
 {
@@ -184,6 +204,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .dial_backoff_max = o->scheduler.retry_max,
         .link = facts->link,
         .link_linger = o->link_linger,
+        .kernel_class = kernel_class_of(facts),
     };
 
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);

@@ -23,7 +23,7 @@ NO_REWIND = ("lib/core/agent/residual_log.c",
 PLANTS = {
     "server/copies: replies before the backup has the version": [
         ("lib/core/server/copies.c",
-         "if (c != NULL && c->defers && c->confirmed != c->changed) {",
+         "if (c != NULL && c->defers && c->confirmed < c->changed) {",
          "        if (c != NULL && c->changed == 0) {"),
     ],
     "server/copies: forgets a partition that is made while there is a backup": [
@@ -43,15 +43,50 @@ PLANTS = {
     ],
     "server/backup: confirms a version of which buffers are missing": [
         ("lib/core/server/backup.c",
-         """if (p->missing == 0) {
-        version_drop""",
-         """    if (p->missing != UINT32_MAX) {
-        version_drop"""),
+         "if (p->next.missing == 0) {", "if (p->next.missing != 255) {"),
+    ],
+    "server/copies: takes a buffer for shared that has changed": [
+        ("lib/core/server/copies.c",
+         "c->unsent |= part->changed_buffers;",
+         "c->unsent |= part->changed_buffers & 1;"),
+    ],
+    "server/copies: sends steps to a server that computes other bits": [
+        ("lib/core/server/copies.c",
+         "c->target->peer->kernel_class == own;", "true;"),
+    ],
+    "server/backup: takes a step to another version than the one before": [
+        ("lib/core/server/backup.c",
+         "if (m->base != p->number || s->job_version != job->version ||",
+         "if (s->job_version != job->version ||"),
+    ],
+    "server/backup: takes a step under another declaration": [
+        ("lib/core/server/backup.c",
+         "if (m->base != p->number || s->job_version != job->version ||",
+         "if (m->base != p->number ||"),
+    ],
+    "server/backup: takes buffers from another version than the one that is meant": [
+        ("lib/core/server/backup.c",
+         "if (m->base != 0 && (m->base != p->number || !has_shared(p, m))) {",
+         "if (m->base != 0 && !has_shared(p, m)) {"),
+    ],
+    "server/backup: takes copies of an older epoch": [
+        ("lib/core/server/backup.c",
+         "(epoch == 0 || b->epoch == epoch)) {",
+         "(epoch == 0 || b->epoch >= epoch)) {"),
+    ],
+    "server/backup: keeps what it had of the epoch before": [
+        ("lib/core/server/backup.c",
+         """    } else {
+        drop_parts(job, b);
+    }
+    b->is_named""",
+         """    }
+    b->is_named"""),
     ],
     "server/backup: drops what it has when its owner is lost": [
         ("lib/core/server/backup.c",
-         "if (p->of == b && p->complete.number != 0) {",
-         "if (p->of == b && p->complete.number == UINT64_MAX) {"),
+         "if (p->of == b && p->number != 0) {",
+         "if (p->of == b && p->number == UINT64_MAX) {"),
     ],
     "sched/copies: promotes a backup that is being filled": [
         ("lib/core/sched/place/copies.c",
@@ -800,8 +835,12 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "server/step: writes states in place that a record names": [
         ("lib/core/server/step.c",
-         "(state->refs > 1 || job->store.records != NULL);",
-         "           (state->refs > 1 && job->store.records == NULL);"),
+         "(state->refs > 1 || job->store.records != NULL ||",
+         "           ((state->refs > 1 && job->store.records == NULL) ||"),
+    ],
+    "server/step: writes states in place whose step a backup may drop": [
+        ("lib/core/server/step.c",
+         "part->store != &job->store);", "false);"),
     ],
     "server/kept: counts pushes again that the process before has applied": [
         ("lib/core/server/kept.c",
@@ -894,6 +933,18 @@ BY_TESTS = {
         "unit/test_agent_links.c",
     "sched/copies: promotes a backup that is being filled":
         "unit/test_sched_copies.c",
+    "server/backup: takes a step to another version than the one before":
+        "unit/test_server_copies.c",
+    "server/backup: takes a step under another declaration":
+        "unit/test_server_copies.c",
+    "server/backup: takes buffers from another version than the one that is meant":
+        "unit/test_server_copies.c",
+    "server/backup: takes copies of an older epoch":
+        "unit/test_server_copies.c",
+    "server/backup: keeps what it had of the epoch before":
+        "unit/test_server_copies.c",
+    "server/step: writes states in place whose step a backup may drop":
+        "unit/test_server_copies.c",
     "part/records: believes where a record says its buffers are":
         "unit/test_server_kept.c",
     "server/admission: takes the place of its predecessor":

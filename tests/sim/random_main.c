@@ -384,6 +384,7 @@ static void add_copies(struct world_options *o, struct ps_rng *r)
     if (o->servers > 1 && o->mode == PS_MODE_SYNC && !has_rows(o) &&
         ps_rng_chance(r, 400)) {
         o->replicas = 2;
+        o->mixed_kernels = ps_rng_chance(r, 200);
         o->store_budget *= 2;
     }
 }

@@ -130,7 +130,8 @@ struct world_options {
         struct ps_rec_param param[4];
         uint32_t params;
     } compress;
-    uint32_t replicas; /* 2: servers have copies; 0: they have none. */
+    uint32_t replicas;  /* 2: servers have copies; 0: they have none. */
+    bool mixed_kernels; /* Some servers may not compute the same bits. */
     enum ps_placement placement;
     uint64_t big_array_bound;
     uint32_t partition_bytes;

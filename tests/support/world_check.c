@@ -7,6 +7,7 @@
 #include "core/codec/compression.h"
 #include "core/part/round.h"
 #include "core/part/rows.h"
+#include "core/server/copies.h"
 #include "proto/ps_fixed.h"
 #include "support/agent_peek.h"
 #include "support/world_data.h"
@@ -230,12 +231,97 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     }
 }
 
+/* ------------------------------------------------------------------- copies */
+
+static void check_copy(struct world *w, const struct wnode *owner,
+                       const struct ps_server_copy *c,
+                       const struct ps_server_backup_part *p)
+{
+    const struct ps_part *part = ps_store_find(&c->target->job->store, c->key,
+                                               c->index);
+
+    if (part == NULL || part->merge != NULL || part->changed_buffers != 0 ||
+        p->number != c->confirmed || p->next.number != 0) {
+        return;
+    }
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        const struct ps_slice *a = &part->buffers[i];
+        const struct ps_slice *b = &p->part->buffers[i];
+
+        if (a->len != b->len ||
+            (a->len > 0 &&
+             memcmp(ps_slice_data(a), ps_slice_data(b), a->len) != 0)) {
+            world_fail(w,
+                       "version %llu of key %u part %u is not the same at %s "
+                       "and at its backup: buffer %u differs",
+                       (unsigned long long)part->image.version, c->key,
+                       c->index, owner->name, i);
+            return;
+        }
+    }
+    if (part->image.version != p->part->image.version ||
+        part->image.step_offset != p->part->image.step_offset ||
+        part->image.accumulated_rounds != p->part->image.accumulated_rounds ||
+        part->image.accumulated_weight != p->part->image.accumulated_weight) {
+        world_fail(w,
+                   "key %u part %u has version %llu at %s and %llu at its "
+                   "backup, or other counters",
+                   c->key, c->index, (unsigned long long)part->image.version,
+                   owner->name, (unsigned long long)p->part->image.version);
+    }
+}
+
+/* Copies that a target has confirmed have the bits of the server. */
+static void check_target(struct world *w, const struct wnode *owner,
+                         const struct ps_server_target *t)
+{
+    const struct wnode *to = world_node_named(w, t->peer->name,
+                                              strlen(t->peer->name));
+    const struct ps_server_job *there =
+        to != NULL && to->server != NULL &&
+                to->server->opt.instance == t->peer->instance
+            ? ps_map_get(to->server->jobs.by_gen, t->job->gen)
+            : NULL;
+
+    if (there == NULL || there->copies.backup_parts == NULL) {
+        return;
+    }
+    PS_MAP_EACH(const struct ps_server_copy, c, t->parts)
+    {
+        const struct ps_server_backup_part *p = ps_map_get(
+            there->copies.backup_parts, ps_part_id(c->key, c->index));
+
+        if (p != NULL && c->confirmed != 0 && c->confirmed == c->changed) {
+            check_copy(w, owner, c, p);
+        }
+    }
+}
+
+static void check_copies(struct world *w, const struct wnode *owner)
+{
+    if (world_is_large(w)) {
+        return;
+    }
+    PS_MAP_EACH(const struct ps_server_job, job, owner->server->jobs.by_gen)
+    {
+        PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                        &job->copies.targets)
+        {
+            check_target(w, owner, t);
+        }
+    }
+}
+
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev)
 {
     const struct ps_msg *m = ev->type == PS_EV_MSG ? ev->msg.msg : NULL;
 
     if (n->role == PS_ROLE_SERVER) {
         check_credit(w, n);
+        if (ev->type == PS_EV_COMPUTED ||
+            (m != NULL && m->code == PS_MSG_COPIED)) {
+            check_copies(w, n);
+        }
     } else if (m == NULL || n->role != PS_ROLE_AGENT) {
         return;
     } else if (m->code == PS_MSG_COMMIT) {
@@ -287,12 +373,17 @@ static void check_placement(struct world *w, const struct ps_packet *p)
     }
 }
 
-void check_frame(struct world *w, struct wnode *from,
-                 const struct ps_packet *packet)
+void check_frame(struct world *w, const struct wnode *from,
+                 const struct wnode *to, const struct ps_packet *packet)
 {
-    (void)from;
     if (packet->msg->code == PS_MSG_KEY_OPENED) {
         check_placement(w, packet);
+    }
+    if (packet->msg->code == PS_MSG_COPY && packet->msg->copy.step_count > 0 &&
+        to->server != NULL &&
+        to->server->opt.kernel_class != from->server->opt.kernel_class) {
+        world_fail(w, "%s sends a step to %s, which may compute other bits",
+                   from->name, to->name);
     }
 }
 

@@ -485,8 +485,8 @@ bool worker_may_lose_agent(const struct wworker *k);
 /* Runs before the node handles the event, which may delete state. */
 void check_before(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
-void check_frame(struct world *w, struct wnode *from,
-                 const struct ps_packet *packet);
+void check_frame(struct world *w, const struct wnode *from,
+                 const struct wnode *to, const struct ps_packet *packet);
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len);
 /* Checks a value without rounds, which the rank requested after `pushes`

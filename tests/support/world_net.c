@@ -381,7 +381,7 @@ void world_send(struct world *w, struct wnode *n, const struct ps_fx *f)
     if (c->cut || c->closing) {
         return;
     }
-    check_frame(w, n, p);
+    check_frame(w, n, c->node[1 - end], p);
     m.seq = f->send.seq;
     m.ack = f->send.ack;
     if (m.code == PS_MSG_L_RESIDUAL_SEGMENT && is_local(c)) {

@@ -217,6 +217,8 @@ static void begin_server(struct world *w, struct wnode *n)
     /* From a byte to the defaults, so that jobs wait for their turns. */
     o.unsent_max = 1ull << (o.seed >> 32) % 22;
     o.computing_max = 1ull << (o.seed >> 40) % 24;
+    o.kernel_class = w->opt.mixed_kernels ? 1 + (uint32_t)(o.seed >> 48) % 2
+                                          : 1;
     if (w->opt.default_times) {
         o.dial_backoff_min = DIAL_BACKOFF_MIN;
         o.dial_backoff_max = DIAL_BACKOFF_MAX;

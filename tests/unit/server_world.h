@@ -64,6 +64,7 @@ struct agent {
     const struct ps_peer_identity *identity; /* NULL: no certificate. */
     bool is_owner;          /* It is a server, with a backup here. */
     uint64_t copied_number; /* The last one that is confirmed. */
+    uint64_t refused_copy;  /* The last one that is refused. */
     bool is_stream;         /* Else payloads to it go by reference. */
     uint64_t sent;          /* Push bytes of this session. */
     uint32_t retry;         /* Retry number of its pushes. */
@@ -299,6 +300,9 @@ static inline void agent_on_msg(struct agent *a, const struct ps_msg *msg,
         assert_true(a->is_owner);
         for (uint32_t i = 0; i < msg->copied.copies_count; i++) {
             a->copied_number = msg->copied.copies[i].number;
+        }
+        for (uint32_t i = 0; i < msg->copied.refused_count; i++) {
+            a->refused_copy = msg->copied.refused[i].number;
         }
         break;
     case PS_MSG_PONG:

@@ -6,6 +6,10 @@
 #define OWNER 20u /* Number of its place. */
 
 static const float one[4] = {1, 2, 3, 4};
+/* After a step from these weights with this momentum and gradient. */
+static const float stepped[4] = {.5f, 1, 1.5f, 2};
+static const struct ps_rec_param sgd[] = {{"learning_rate", 1},
+                                          {"momentum", .5}};
 
 /* The place of the other server, with this one as the backup from `epoch` on. */
 static struct ps_rec_place owners_place(const struct world *w, uint32_t epoch)
@@ -30,6 +34,19 @@ static void send_places(struct world *w, uint32_t version,
                                                   .replicas = 2});
 }
 
+static void send_places_with_sgd(struct world *w, uint32_t version,
+                                 const struct ps_rec_place *places,
+                                 uint32_t count)
+{
+    sched_send_job_state(w, &(struct job_options){.version = version,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .params = sgd,
+                                                  .params_count = 2,
+                                                  .place = places,
+                                                  .place_count = count,
+                                                  .replicas = 2});
+}
+
 static struct world *begin_backup(void)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -42,9 +59,21 @@ static struct world *begin_backup(void)
     return w;
 }
 
-/* Sends one of two buffers of version `version` of key 1. */
-static void send_copy(struct world *w, uint32_t epoch, uint64_t number,
-                      uint64_t version, uint8_t buffer)
+/* The job has an optimizer, declared by its version 3. */
+static struct world *begin_backup_with_sgd(void)
+{
+    struct world *w = begin_backup();
+    const struct ps_rec_place place = owners_place(w, 5);
+
+    send_places_with_sgd(w, 3, &place, 1);
+    return w;
+}
+
+/* Sends one of two buffers of version `version` of key 1; those of `shared` are as
+ * in copy `base`. */
+static void send_part_of_copy(struct world *w, uint32_t epoch, uint64_t number,
+                              uint64_t version, uint8_t buffer, uint64_t base,
+                              uint8_t shared)
 {
     const struct ps_rec_part_image image = {.version = version,
                                             .has_dtype = true,
@@ -62,9 +91,48 @@ static void send_copy(struct world *w, uint32_t epoch, uint64_t number,
                                          .image = &image,
                                          .image_count = 1,
                                          .buffer = buffer,
+                                         .base = base,
+                                         .shared = shared,
                                          .buffer_bytes = lens,
                                          .buffer_bytes_count = PS_PART_BUFFERS,
                                          .newest_version = version}},
+               one, sizeof(one));
+    world_run(w, PS_MILLIS(1));
+}
+
+static void send_copy(struct world *w, uint32_t epoch, uint64_t number,
+                      uint64_t version, uint8_t buffer)
+{
+    send_part_of_copy(w, epoch, number, version, buffer, 0, 0);
+}
+
+/* Sends the step from `version` of key 1, as copy `base`. */
+static void send_step(struct world *w, uint64_t number, uint64_t base,
+                      uint64_t version, uint32_t job_version)
+{
+    const struct ps_rec_part_image image = {.version = version,
+                                            .has_dtype = true,
+                                            .dtype = PS_DTYPE_FLOAT32,
+                                            .count = 4};
+    const struct ps_rec_copy_step step = {.job_version = job_version,
+                                          .number = version + 1,
+                                          .lr_mult = 1,
+                                          .wd_mult = 1,
+                                          .trust_ratio = 1,
+                                          .grad_scale = 1};
+
+    agent_send(&w->agents[1],
+               &(struct ps_msg){.code = PS_MSG_COPY,
+                                .copy = {.gen = GEN,
+                                         .epoch = 5,
+                                         .key = 1,
+                                         .number = number,
+                                         .image = &image,
+                                         .image_count = 1,
+                                         .base = base,
+                                         .step = &step,
+                                         .step_count = 1,
+                                         .newest_version = version + 1}},
                one, sizeof(one));
     world_run(w, PS_MILLIS(1));
 }
@@ -131,6 +199,100 @@ static void a_new_epoch_begins_with_nothing(void **state)
     assert_int_equal(w->agents[1].copied_number, 0);
     send_copy(w, 6, 2, 4, PS_PART_BUFFER_STATE_0);
     assert_int_equal(w->agents[1].copied_number, 2);
+    sched_end(w);
+    world_free(w);
+}
+
+static void buffers_are_shared_with_the_copy_that_is_named(void **state)
+{
+    const uint8_t shared = 1u << PS_PART_BUFFER_STATE_0;
+    struct world *w = begin_backup();
+    const struct agent *owner = &w->agents[1];
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    send_version(w, 5, 2, 4);
+    send_part_of_copy(w, 5, 3, 5, PS_PART_BUFFER_VALUE, 1, shared);
+    assert_int_equal(owner->copied_number, 2);
+    assert_int_equal(owner->refused_copy, 3);
+    send_version(w, 5, 3, 5); /* The whole one instead. */
+    assert_int_equal(owner->copied_number, 3);
+    send_part_of_copy(w, 5, 4, 6, PS_PART_BUFFER_VALUE, 3, shared);
+    assert_int_equal(owner->copied_number, 4);
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_step_makes_the_next_version(void **state)
+{
+    struct world *w = begin_backup_with_sgd();
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    send_step(w, 2, 1, 3, 3);
+    assert_int_equal(w->agents[1].copied_number, 2);
+    send_places_with_sgd(w, 4, NULL, 0);
+    agent_pull(a, 1, 4);
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(a->seen[1].value_version, 4);
+    assert_memory_equal(a->seen[1].bytes, stepped, sizeof(stepped));
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_step_is_for_the_version_before(void **state)
+{
+    struct world *w = begin_backup_with_sgd();
+    const struct agent *owner = &w->agents[1];
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    send_version(w, 5, 2, 3); /* As after a load of states. */
+    send_step(w, 3, 1, 3, 3);
+    assert_int_equal(owner->refused_copy, 3);
+    send_step(w, 4, 2, 4, 3);
+    assert_int_equal(owner->refused_copy, 4);
+    send_step(w, 5, 2, 3, 3);
+    assert_int_equal(owner->copied_number, 5);
+    sched_end(w);
+    world_free(w);
+}
+
+static void a_step_is_of_the_same_declaration(void **state)
+{
+    struct world *w = begin_backup_with_sgd();
+    const struct agent *owner = &w->agents[1];
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    send_step(w, 2, 1, 3, 2);
+    assert_int_equal(owner->refused_copy, 2);
+    assert_int_equal(owner->copied_number, 1);
+    sched_end(w);
+    world_free(w);
+}
+
+/* The owner is lost while the step is computed here. */
+static void a_step_that_is_dropped_leaves_the_version_before(void **state)
+{
+    struct world *w = begin_backup_with_sgd();
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    send_version(w, 5, 1, 3);
+    w->hold_compute = true;
+    send_step(w, 2, 1, 3, 3);
+    send_places_with_sgd(w, 4, NULL, 0);
+    w->hold_compute = false;
+    world_run(w, PS_MILLIS(1));
+    agent_pull(a, 1, 3);
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(a->seen[1].value_version, 3);
+    agent_push(a, &(struct push_options){
+                      .key = 1, .round = 4, .count = 4, .data = one});
+    assert_int_equal(a->seen[1].value_version, 4);
+    assert_memory_equal(a->seen[1].bytes, stepped, sizeof(stepped));
     sched_end(w);
     world_free(w);
 }
@@ -298,6 +460,11 @@ int main(void)
         cmocka_unit_test(a_repeated_copy_is_confirmed_again),
         cmocka_unit_test(copies_of_another_epoch_do_not_count),
         cmocka_unit_test(a_new_epoch_begins_with_nothing),
+        cmocka_unit_test(buffers_are_shared_with_the_copy_that_is_named),
+        cmocka_unit_test(a_step_makes_the_next_version),
+        cmocka_unit_test(a_step_is_for_the_version_before),
+        cmocka_unit_test(a_step_is_of_the_same_declaration),
+        cmocka_unit_test(a_step_that_is_dropped_leaves_the_version_before),
         cmocka_unit_test(agents_wait_until_it_is_the_owner),
         cmocka_unit_test(a_dismissed_backup_has_nothing),
         cmocka_unit_test(a_copy_of_a_stray_is_not_taken_for_the_partition),

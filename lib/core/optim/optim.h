@@ -142,6 +142,7 @@ struct ps_optim_step_params {
     double wd_mult;
     bool norm_exempt; /* See base/name_hash.h. */
     bool is_mean;     /* The gradient is a mean, over all rounds of the step. */
+    bool apart;       /* The gradient is the result of a stage of its own. */
     enum ps_stage stage;
     /* Factor of the rate, from norms; 1 until they are known. */
     double trust_ratio;
@@ -162,6 +163,9 @@ struct ps_optim_norms {
 enum ps_stage ps_optim_first_stage(const struct ps_optim *o,
                                    const struct ps_optim_step_params *at);
 enum ps_stage ps_optim_next_stage(const struct ps_optim *o,
+                                  const struct ps_optim_step_params *at);
+/* True if the step needs norms of the gradient. */
+bool ps_optim_needs_gradient_norm(const struct ps_optim *o,
                                   const struct ps_optim_step_params *at);
 /* True if the stage needs a norm of the weights. */
 bool ps_optim_needs_weight_norm(const struct ps_optim *o,

@@ -454,11 +454,17 @@ void ps_optim_plan_step(const struct ps_optim *o,
 
 /* ---------------------------------------------------------------- norms */
 
+bool ps_optim_needs_gradient_norm(const struct ps_optim *o,
+                                  const struct ps_optim_step_params *at)
+{
+    return ps_optim_skips_nonfinite(o) || ps_optim_clips_global_norm(o) ||
+           lbsgd_uses_norms(o) || (o->kind->step == LARS && !at->norm_exempt);
+}
+
 enum ps_stage ps_optim_first_stage(const struct ps_optim *o,
                                    const struct ps_optim_step_params *at)
 {
-    if (ps_optim_skips_nonfinite(o) || ps_optim_clips_global_norm(o) ||
-        lbsgd_uses_norms(o) || (o->kind->step == LARS && !at->norm_exempt)) {
+    if (at->apart || ps_optim_needs_gradient_norm(o, at)) {
         return PS_STAGE_GRADIENT;
     }
     return o->kind->step == PS_STEP_LAMB ? PS_STAGE_DIRECTION : PS_STAGE_LAST;

@@ -58,6 +58,9 @@ void ps_store_set_buffer(struct ps_store *st, struct ps_part *part,
     struct ps_slice *buffer = &part->buffers[place];
 
     ps_store_mark(part);
+    if (buffer->buf != NULL || to->buf != NULL) {
+        part->changed_buffers |= (uint8_t)(1u << place);
+    }
     st->stored_bytes -= buffer->len;
     ps_buf_unref(buffer->buf);
     *buffer = *to;

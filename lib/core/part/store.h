@@ -112,6 +112,9 @@ struct ps_part {
      * but in place by a rows key. State 0 is the codec's residual where there
      * is no optimizer. */
     struct ps_slice buffers[PS_PART_BUFFERS];
+    /* Those that were replaced or written, by bit, since somebody has cleared
+     * this. */
+    uint8_t changed_buffers;
     struct ps_open_round *open_round; /* NULL: no contribution yet. */
     /* Merge of the complete round, owned by merge.c; NULL: none. */
     struct ps_server_merge *merge;

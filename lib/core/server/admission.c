@@ -279,6 +279,7 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
                 .incarnation = p->incarnation,
                 .resumed = resumed,
                 .received = resumed ? ps_link_received(p->link) : 0,
+                .kernel_class = p->is_server ? s->opt.kernel_class : 0,
             }});
     ps_link_open(p->link, c->id, resumed, m->received, st->now, st->fx);
     ps_server_session_use(s, p);
@@ -375,6 +376,7 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     ps_server_migration_free_all(job);
     ps_server_targets_free(job);
     ps_server_backup_free_all(job);
+    ps_store_fini(&job->copies.store);
     ps_store_fini(&job->store);
     ps_map_free(job->norms.waits);
     PS_MAP_EACH(struct ps_msg, m, job->norms.known)
@@ -479,6 +481,7 @@ static struct ps_server_job *job_new(struct ps_server *s,
         job->slots[i].index = i;
     }
     ps_store_init(&job->store);
+    ps_store_init(&job->copies.store);
     job->pool_share = ps_pool_share_new();
     ps_account_init(&job->account, PS_ACCOUNT_JOB, job->name, NULL);
     ps_account_add_parent(&job->account, &s->account);

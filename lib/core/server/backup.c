@@ -3,8 +3,10 @@
  * kept beside the store, which the owner has confirmed before it answers.
  *
  *     job_state names this process as the backup: it begins with nothing
- *     copy, one for each buffer; when all have come, the version replaces the
- *         one before, and is confirmed with others at the next tick
+ *     copy, one for each buffer that has changed; when all have come, the version
+ *         replaces the one before, and is confirmed with others at the next tick
+ *     copy of a step: the step is taken here, too, into other buffers than those
+ *         of the version before, which stays until the step is complete
  *     job_state names another backup, or none: all of it is dropped
  *     job_state names the place no more: its owner was lost, and the partitions
  *         become this server's own (rule O13) */
@@ -35,22 +37,30 @@ struct ps_server_backup {
     uint64_t newest_version;
     struct ps_rec_part_copy due[PS_COPIES_CONFIRMED_MAX];
     uint32_t due_count; /* Confirmations to be sent. */
+    struct ps_rec_part_copy refused[PS_COPIES_CONFIRMED_MAX];
+    uint32_t refused_count;
 };
 
 /* ------------------------------------------------------------------- roles */
 
-static void version_drop(struct ps_server_copied_version *v)
+/* Gives up what is taken in; the version before stays. */
+static void next_drop(struct ps_server_job *job,
+                      struct ps_server_backup_part *p)
 {
-    ps_image_drop(v->buffers);
-    v->number = 0;
+    if (p->part->merge != NULL) {
+        ps_server_merge_free(job->server, p->part->merge);
+    }
+    ps_image_drop(p->next.buffers);
+    p->next.number = 0;
 }
 
 static void part_free(struct ps_server_job *job,
                       struct ps_server_backup_part *p)
 {
-    ps_map_remove(job->copies.backup_parts, ps_part_id(p->key, p->index));
-    version_drop(&p->complete);
-    version_drop(&p->arriving);
+    ps_map_remove(job->copies.backup_parts,
+                  ps_part_id(p->part->key, p->part->index));
+    next_drop(job, p);
+    ps_store_remove(&job->copies.store, p->part);
     ps_free(p);
 }
 
@@ -63,6 +73,7 @@ static void drop_parts(struct ps_server_job *job, struct ps_server_backup *b)
         }
     }
     b->due_count = 0;
+    b->refused_count = 0;
 }
 
 static void backup_free(struct ps_server_job *job, struct ps_server_backup *b)
@@ -96,9 +107,12 @@ static void send_copied(struct ps_server_step *st,
                                .copied = {.gen = job->gen,
                                           .epoch = b->epoch,
                                           .copies = b->due,
-                                          .copies_count = b->due_count}};
+                                          .copies_count = b->due_count,
+                                          .refused = b->refused,
+                                          .refused_count = b->refused_count}};
 
     b->due_count = 0;
+    b->refused_count = 0;
     /* A new session of the owner sends the copies again. */
     if (p != NULL && p->is_server && p->instance == b->instance) {
         ps_server_session_send(st, p, ps_packet_new(&msg, NULL, 0));
@@ -142,18 +156,27 @@ static void take_role(struct ps_server_step *st, struct ps_server_job *job,
 static bool install(struct ps_server_step *st, struct ps_server_job *job,
                     struct ps_server_backup_part *p)
 {
-    const struct ps_msg_part_chunk image = {.image = &p->complete.image,
+    const uint32_t key = p->part->key;
+    const uint32_t index = p->part->index;
+    const struct ps_msg_part_chunk image = {.image = &p->part->image,
                                             .image_count = 1};
-    struct ps_part *part = ps_store_find(&job->store, p->key, p->index);
+    struct ps_part *part = ps_store_find(&job->store, key, index);
+    struct ps_slice buffers[PS_PART_BUFFERS];
 
-    if (!ps_server_job_backs_up(job, p->key, p->index)) {
+    if (!ps_server_job_backs_up(job, key, index)) {
         return false;
     }
     if (part != NULL && part->open_round != NULL) {
         ps_server_conflict_void(st, job, part, PS_E_AGAIN);
     }
-    part = ps_store_find_or_add(&job->store, p->key, p->index);
-    ps_store_install(&job->store, part, &image, p->complete.buffers);
+    part = ps_store_find_or_add(&job->store, key, index);
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        buffers[i] = p->part->buffers[i];
+        if (buffers[i].buf != NULL) {
+            ps_buf_ref(buffers[i].buf);
+        }
+    }
+    ps_store_install(&job->store, part, &image, buffers);
     ps_server_pull_reply_waiting(st, job, part, NULL);
     return true;
 }
@@ -166,7 +189,7 @@ static void take_over(struct ps_server_step *st, struct ps_server_job *job,
     job->newest_version = ps_max_u64(job->newest_version, b->newest_version);
     PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
     {
-        if (p->of == b && p->complete.number != 0) {
+        if (p->of == b && p->number != 0) {
             count += install(st, job, p);
         }
     }
@@ -282,6 +305,16 @@ static struct ps_server_backup *role_of_copy(const struct ps_server *s,
                        : NULL;
 }
 
+static bool is_valid_step(const struct ps_msg_copy *m, uint64_t len)
+{
+    const struct ps_rec_part_image *im = m->image;
+
+    return m->image_count == 1 && m->base != 0 && im->has_dtype &&
+           ps_dtype_is_real(im->dtype) && im->count != 0 &&
+           len == im->count * (uint64_t)ps_dtype_state_size(im->dtype) &&
+           m->step->number != 0;
+}
+
 static bool is_valid(const struct ps_msg_copy *m, uint64_t len)
 {
     const struct ps_msg_part_chunk image = {
@@ -290,8 +323,17 @@ static bool is_valid(const struct ps_msg_copy *m, uint64_t len)
         .buffer_bytes = m->buffer_bytes,
         .buffer_bytes_count = m->buffer_bytes_count};
 
-    return m->number != 0 && ps_image_is_valid(&image, 0) &&
-           m->buffer < PS_PART_BUFFERS && m->buffer_bytes[m->buffer] == len;
+    if (m->number == 0) {
+        return false;
+    }
+    if (m->step_count == 1) {
+        return is_valid_step(m, len);
+    }
+    return ps_image_is_valid(&image, 0) && m->buffer < PS_PART_BUFFERS &&
+           (m->shared == 0 || m->base != 0) &&
+           len == ((m->shared & 1u << m->buffer) == 0
+                       ? m->buffer_bytes[m->buffer]
+                       : 0);
 }
 
 int ps_server_backup_payload(struct ps_server *s,
@@ -320,32 +362,190 @@ int ps_server_backup_payload(struct ps_server *s,
 }
 
 static void confirm(struct ps_server_step *st, const struct ps_server_job *job,
-                    struct ps_server_backup *b, const struct ps_msg_copy *m)
+                    const struct ps_server_backup_part *p, uint64_t number)
 {
+    struct ps_server_backup *b = p->of;
+
     if (b->due_count == PS_COPIES_CONFIRMED_MAX) {
         send_copied(st, job, b);
     }
     b->due[b->due_count++] = (struct ps_rec_part_copy){
-        .key = m->key, .index = m->index, .number = m->number};
+        .key = p->part->key, .index = p->part->index, .number = number};
     st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
 }
 
-/* Begins a version that replaces one on its way. */
-static void begin_version(struct ps_server_backup_part *p,
+/* Asks for the whole partition, once for all messages of a copy. */
+static void refuse(struct ps_server_step *st, const struct ps_server_job *job,
+                   struct ps_server_backup_part *p, uint64_t number)
+{
+    struct ps_server_backup *b = p->of;
+
+    if (p->refused == number) {
+        return;
+    }
+    if (b->refused_count == PS_COPIES_CONFIRMED_MAX) {
+        send_copied(st, job, b);
+    }
+    p->refused = number;
+    b->refused[b->refused_count++] = (struct ps_rec_part_copy){
+        .key = p->part->key, .index = p->part->index, .number = number};
+    st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
+}
+
+/* True if the part has the buffers that the copy shares with the version
+ * before. */
+static bool has_shared(const struct ps_server_backup_part *p,
+                       const struct ps_msg_copy *m)
+{
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if ((m->shared & 1u << i) != 0 &&
+            p->part->buffers[i].len != m->buffer_bytes[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Begins a version of which the buffers arrive. False: it cannot be made. */
+static bool begin_version(struct ps_server_backup_part *p,
                           const struct ps_msg_copy *m)
 {
-    version_drop(&p->arriving);
-    p->arriving.number = m->number;
-    p->arriving.image = m->image[0];
-    p->missing = 0;
+    if (m->base != 0 && (m->base != p->number || !has_shared(p, m))) {
+        return false;
+    }
+    p->next.number = m->number;
+    p->next.image = m->image[0];
+    p->next.shared = m->shared;
+    p->next.missing = 0;
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        p->missing |= m->buffer_bytes[i] != 0 ? 1u << i : 0;
+        if (m->buffer_bytes[i] != 0 && (m->shared & 1u << i) == 0) {
+            p->next.missing |= (uint8_t)(1u << i);
+        }
+    }
+    return true;
+}
+
+/* All buffers are there. */
+static void install_version(struct ps_server_job *job,
+                            struct ps_server_backup_part *p)
+{
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if ((p->next.shared & 1u << i) == 0) {
+            ps_store_set_buffer(&job->copies.store, p->part,
+                                (enum ps_part_buffer)i, &p->next.buffers[i]);
+            p->next.buffers[i] = (struct ps_slice){0};
+        }
+    }
+    p->part->image = p->next.image;
+    p->number = p->next.number;
+    p->next.number = 0;
+}
+
+static void take_buffer(struct ps_server_step *st, struct ps_server_job *job,
+                        struct ps_server_backup_part *p,
+                        const struct ps_msg_copy *m,
+                        const struct ps_slice *payload)
+{
+    if (payload != NULL && payload->buf != NULL &&
+        (p->next.missing & 1u << m->buffer) != 0) {
+        p->next.buffers[m->buffer] = *payload;
+        ps_buf_ref(payload->buf);
+        p->next.missing &= (uint8_t) ~(1u << m->buffer);
+    }
+    if (p->next.missing == 0) {
+        install_version(job, p);
+        confirm(st, job, p, p->number);
     }
 }
 
-static void take_copy(struct ps_server_step *st, struct ps_server_job *job,
-                      struct ps_server_backup *b, const struct ps_msg_copy *m,
-                      const struct ps_slice *payload)
+/* ---------------------------------------------------------------- their steps */
+
+/* Takes the owner's step of the version that is here. False: it cannot be
+ * taken. */
+static bool begin_step(struct ps_server_step *st, struct ps_server_job *job,
+                       struct ps_server_backup_part *p,
+                       const struct ps_msg_copy *m,
+                       const struct ps_slice *payload)
+{
+    const struct ps_rec_part_image *im = &p->part->image;
+    const struct ps_rec_copy_step *s = m->step;
+    const struct ps_optim_step_params params = {.round = im->version + 1,
+                                                .step_number = s->number,
+                                                .name_hash = im->name_hash,
+                                                .first_elem = im->first_elem,
+                                                .lr_mult = s->lr_mult,
+                                                .wd_mult = s->wd_mult,
+                                                .norm_exempt = s->norm_exempt,
+                                                .is_mean = s->is_mean,
+                                                .trust_ratio = s->trust_ratio,
+                                                .grad_scale = s->grad_scale};
+
+    if (m->base != p->number || s->job_version != job->version ||
+        !job->has_optimizer || payload == NULL || payload->buf == NULL ||
+        !ps_part_has_value(p->part) || m->image->version != im->version ||
+        m->image->dtype != im->dtype || m->image->count != im->count) {
+        return false;
+    }
+    struct ps_server_merge *run = ps_server_merge_new(job, p->part);
+
+    ps_buf_ref(payload->buf);
+    if (ps_server_step_repeat(st, run, &params, payload) != 0) {
+        ps_buf_unref(payload->buf);
+        ps_server_merge_free(st->s, run);
+        return false; /* It has room for the whole partition in any case. */
+    }
+    p->next.number = m->number;
+    p->next.image = m->image[0];
+    return true;
+}
+
+/* The step is complete: the partition is as after its merge at the owner. */
+static void install_step(struct ps_server_step *st, struct ps_server_job *job,
+                         struct ps_server_backup_part *p)
+{
+    struct ps_server_merge *run = p->part->merge;
+    const struct ps_slice value = run->result;
+
+    run->result = (struct ps_slice){0};
+    ps_server_merge_install_next(run);
+    ps_server_merge_free(st->s, run);
+    p->part->image = p->next.image;
+    ps_store_accumulate(&job->copies.store, p->part, &(struct ps_slice){0}, 0,
+                        0);
+    ps_store_set_value(&job->copies.store, p->part, p->next.image.version + 1,
+                       &value);
+    p->number = p->next.number;
+    p->next.number = 0;
+    confirm(st, job, p, p->number);
+}
+
+bool ps_server_backup_on_computed(struct ps_server_step *st, uint64_t token,
+                                  int rc)
+{
+    struct ps_server_merge *run = ps_map_get(st->s->merges.by_token, token);
+
+    if (run == NULL || run->part->store == &run->job->store) {
+        return false;
+    }
+    struct ps_server_job *job = run->job;
+    struct ps_server_backup_part *p = ps_map_get(
+        job->copies.backup_parts, ps_part_id(run->part->key, run->part->index));
+
+    (void)ps_server_merge_computed(st, token);
+    if (rc == 0 && ps_server_step_on_computed(st, run) == PS_STAGE_END_LAST) {
+        install_step(st, job, p);
+    } else if (rc != 0 || ps_server_step_launch(st, run) != 0) {
+        refuse(st, job, p, p->next.number);
+        next_drop(job, p);
+    }
+    return true;
+}
+
+/* ----------------------------------------------------------------- both forms */
+
+static struct ps_server_backup_part *obtain_part(struct ps_server_job *job,
+                                                 struct ps_server_backup *b,
+                                                 const struct ps_msg_copy *m)
 {
     const uint64_t id = ps_part_id(m->key, m->index);
     struct ps_server_backup_part *p = ps_map_get(job->copies.backup_parts, id);
@@ -353,34 +553,40 @@ static void take_copy(struct ps_server_step *st, struct ps_server_job *job,
     if (p == NULL) {
         p = ps_calloc(1, sizeof(*p));
         p->of = b;
-        p->key = m->key;
-        p->index = m->index;
+        p->part = ps_store_find_or_add(&job->copies.store, m->key, m->index);
         ps_map_put(job->copies.backup_parts, id, p);
-    } else if (p->of != b) {
+    }
+    return p;
+}
+
+static void take_copy(struct ps_server_step *st, struct ps_server_job *job,
+                      struct ps_server_backup *b, const struct ps_msg_copy *m,
+                      const struct ps_slice *payload)
+{
+    struct ps_server_backup_part *p = obtain_part(job, b, m);
+
+    if (p->of != b) {
         return; /* No honest owner names a partition of another place. */
     }
     b->newest_version = ps_max_u64(b->newest_version, m->newest_version);
-    if (m->number <= p->complete.number) {
-        confirm(st, job, b, m); /* It has been confirmed on another session. */
+    if (m->number <= p->number) {
+        confirm(st, job, p, m->number); /* As on another session. */
         return;
     }
-    if (m->number < p->arriving.number) {
+    if (m->number < p->next.number ||
+        (m->number == p->next.number && p->part->merge != NULL)) {
         return;
     }
-    if (m->number > p->arriving.number) {
-        begin_version(p, m);
+    if (m->number == p->next.number) {
+        take_buffer(st, job, p, m, payload);
+        return;
     }
-    if (payload != NULL && payload->buf != NULL &&
-        (p->missing & 1u << m->buffer) != 0) {
-        p->arriving.buffers[m->buffer] = *payload;
-        ps_buf_ref(payload->buf);
-        p->missing &= ~(1u << m->buffer);
-    }
-    if (p->missing == 0) {
-        version_drop(&p->complete);
-        p->complete = p->arriving;
-        p->arriving = (struct ps_server_copied_version){0};
-        confirm(st, job, b, m);
+    next_drop(job, p);
+    if (m->step_count == 1 ? !begin_step(st, job, p, m, payload)
+                           : !begin_version(p, m)) {
+        refuse(st, job, p, m->number);
+    } else if (m->step_count == 0) {
+        take_buffer(st, job, p, m, payload);
     }
 }
 
@@ -417,7 +623,7 @@ void ps_server_backup_flush(struct ps_server_step *st)
         }
         PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
         {
-            if (b->due_count > 0) {
+            if (b->due_count + b->refused_count > 0) {
                 send_copied(st, job, b);
             }
         }

@@ -24,5 +24,8 @@ int ps_server_backup_payload(struct ps_server *s,
 void ps_server_backup_on_copy(struct ps_server_step *st,
                               struct ps_server_conn *c,
                               const struct ps_event *ev);
+/* True if it was a computation of a backup. */
+bool ps_server_backup_on_computed(struct ps_server_step *st, uint64_t token,
+                                  int rc);
 /* Sends the confirmations of the last steps. */
 void ps_server_backup_flush(struct ps_server_step *st);

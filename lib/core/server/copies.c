@@ -2,6 +2,7 @@
 #include "core/server/copies.h"
 
 #include "base/alloc.h"
+#include "core/server/inner.h"
 
 struct ps_server_copy *ps_server_copies_find(const struct ps_server_target *t,
                                              uint32_t key, uint32_t index)
@@ -19,7 +20,7 @@ static struct ps_server_copy *first_awaited(const struct ps_server_job *job,
         struct ps_server_copy *c = ps_server_copies_find(t, part->key,
                                                          part->index);
 
-        if (c != NULL && c->defers && c->confirmed != c->changed) {
+        if (c != NULL && c->defers && c->confirmed < c->changed) {
             return c;
         }
     }
@@ -76,9 +77,25 @@ void ps_server_copies_enqueue(struct ps_server_copy *c)
     }
 }
 
+static void drop_step(struct ps_server_copy *c)
+{
+    ps_buf_unref(c->step.gradient.buf);
+    c->step = (struct ps_server_copy_step){0};
+}
+
+void ps_server_copies_begin_anew(struct ps_server_copy *c)
+{
+    drop_step(c);
+    c->unsent = PS_PART_ALL;
+    if (c->sent == 0) {
+        ps_server_copies_enqueue(c);
+    }
+}
+
 static void copy_free(struct ps_server_copy *c)
 {
     ps_server_copies_forget_sent(c);
+    drop_step(c);
     if (ps_list_linked(&c->node)) {
         ps_list_remove(&c->node);
     }
@@ -97,12 +114,32 @@ struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
     c->key = part->key;
     c->index = part->index;
     c->defers = defers;
+    c->is_filled = defers;
+    c->unsent = PS_PART_ALL;
     ps_map_put(t->parts, ps_part_id(part->key, part->index), c);
     return c;
 }
 
-void ps_server_copies_on_change(struct ps_server_job *job,
-                                const struct ps_part *part)
+static void note_change(struct ps_server_copy *c, const struct ps_part *part)
+{
+    struct ps_server_copy_step *step = &c->step;
+
+    if (step->is_open && step->image.version + 1 == part->image.version) {
+        c->changed = step->number; /* It has all that has changed. */
+        step->is_open = false;
+    } else {
+        c->changed = ++c->target->job->copies.last_number;
+        c->unsent |= part->changed_buffers;
+        if (step->gradient.buf != NULL) {
+            ps_server_copies_begin_anew(c);
+        }
+    }
+    if (c->sent == 0 && c->confirmed < c->changed) {
+        ps_server_copies_enqueue(c);
+    }
+}
+
+void ps_server_copies_on_change(struct ps_server_job *job, struct ps_part *part)
 {
     PS_LIST_EACH_OF(struct ps_server_target, t, node, &job->copies.targets)
     {
@@ -112,9 +149,77 @@ void ps_server_copies_on_change(struct ps_server_job *job,
         if (c == NULL) {
             c = ps_server_copies_add(t, part, true);
         }
-        c->changed = ++job->copies.last_number;
-        if (c->sent == 0) {
-            ps_server_copies_enqueue(c);
+        note_change(c, part);
+    }
+    part->changed_buffers = 0;
+}
+
+/* -------------------------------------------------------------------- steps */
+
+/* True if the target has the present version and computes the same bits, and
+ * nothing is on its way. */
+static bool takes_step(const struct ps_server_copy *c)
+{
+    const uint32_t own = c->target->job->server->opt.kernel_class;
+
+    return c->confirmed != 0 && c->confirmed == c->changed && c->sent == 0 &&
+           c->unsent == 0 && !c->step.is_open && c->step.gradient.buf == NULL &&
+           own != 0 && c->target->peer->kernel_class == own;
+}
+
+bool ps_server_copies_take_step(const struct ps_server_job *job,
+                                const struct ps_part *part)
+{
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        const struct ps_server_copy *c = ps_server_copies_find(t, part->key,
+                                                               part->index);
+
+        if (c != NULL && part->changed_buffers == 0 && takes_step(c)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_server_copies_offer_step(struct ps_server_job *job,
+                                 const struct ps_part *part,
+                                 const struct ps_optim_step_params *params,
+                                 const struct ps_slice *gradient)
+{
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        struct ps_server_copy *c = ps_server_copies_find(t, part->key,
+                                                         part->index);
+
+        if (c == NULL || !takes_step(c)) {
+            continue;
+        }
+        c->step = (struct ps_server_copy_step){
+            .is_open = true,
+            .number = ++job->copies.last_number,
+            .image = part->image,
+            .params = *params,
+            .gradient = *gradient};
+        ps_buf_ref(gradient->buf);
+        ps_server_copies_enqueue(c);
+    }
+}
+
+void ps_server_copies_on_discard(struct ps_server_job *job,
+                                 const struct ps_part *part)
+{
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        struct ps_server_copy *c = ps_server_copies_find(t, part->key,
+                                                         part->index);
+
+        if (c != NULL && c->step.is_open) {
+            c->changed = ++job->copies.last_number;
+            ps_server_copies_begin_anew(c);
         }
     }
 }

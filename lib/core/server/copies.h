@@ -13,8 +13,20 @@ struct ps_server_target {
     struct ps_server_job *job;
     struct ps_server_peer *peer;
     struct ps_map *parts; /* struct ps_server_copy, by partition. */
-    uint32_t unfilled;    /* Of them, those that do not defer replies yet. */
+    uint32_t unfilled;    /* Of them, those that are not filled yet. */
     bool is_filled;       /* All do: the target counts. */
+};
+
+/* Every buffer of a partition, by bit. */
+#define PS_PART_ALL ((1u << PS_PART_BUFFERS) - 1)
+
+/* Step of a partition that a target takes, too (rule O17). */
+struct ps_server_copy_step {
+    bool is_open;    /* The version that it makes is not published. */
+    uint64_t number; /* Of that version. */
+    struct ps_rec_part_image image; /* Before it. */
+    struct ps_optim_step_params params;
+    struct ps_slice gradient; /* Owned; buf NULL: it does not wait. */
 };
 
 /* The copies of one partition at one target. */
@@ -27,7 +39,11 @@ struct ps_server_copy {
     uint64_t sent;      /* Number of the copy on its way; 0: none. */
     uint64_t confirmed; /* Newest number that the target has; 0: none. */
     uint64_t sent_bytes;
-    bool defers; /* Replies wait for the target. */
+    bool sent_whole; /* It does not need the copy before. */
+    uint8_t unsent;  /* Buffers that are not those of the last copy, by bit. */
+    struct ps_server_copy_step step; /* The last one. */
+    bool defers;                     /* Replies wait for the target. */
+    bool is_filled;                  /* And it has had the newest version. */
     /* Slots that get a reply, and those of them that get the value. */
     struct ps_bits due;
     struct ps_bits due_values;
@@ -50,9 +66,23 @@ struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
 void ps_server_copies_enqueue(struct ps_server_copy *c);
 /* The copy on its way is confirmed, or lost with its link. */
 void ps_server_copies_forget_sent(struct ps_server_copy *c);
+/* The next copy is a whole one, and waits to be sent unless one is on its way. */
+void ps_server_copies_begin_anew(struct ps_server_copy *c);
+/* True if a target can take the next step of the partition by its gradient. */
+bool ps_server_copies_take_step(const struct ps_server_job *job,
+                                const struct ps_part *part);
+/* The last stage of the step has begun: its gradient waits to be sent to the
+ * targets that can take it. */
+void ps_server_copies_offer_step(struct ps_server_job *job,
+                                 const struct ps_part *part,
+                                 const struct ps_optim_step_params *params,
+                                 const struct ps_slice *gradient);
+/* The round of such a step is discarded: targets may have its version. */
+void ps_server_copies_on_discard(struct ps_server_job *job,
+                                 const struct ps_part *part);
 /* The partition has changed, and no reply has reported it. */
 void ps_server_copies_on_change(struct ps_server_job *job,
-                                const struct ps_part *part);
+                                struct ps_part *part);
 
 /* True if replies about the partition wait until a target has it; then the reply
  * to the slot is recorded, with the value if `want`. */

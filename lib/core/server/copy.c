@@ -6,12 +6,17 @@
  *     TWO       each change is at the backup before any reply tells of it
  *
  * Every change of a partition has a number, which grows over the place. A copy
- * is the whole partition as it is when it is sent, under the number of its last
- * change; at most one of a partition is on its way. A partition that the backup
- * has confirmed at its newest change begins to defer replies (rule O11), and so
- * does one made while there is a backup. When all of them do, the backup counts,
- * and the scheduler hears of it (rule O12): in this order, because the scheduler
- * may promote the backup from then on.
+ * has a partition as it is when it is sent, under the number of its last change;
+ * at most one of a partition is on its way. It is the buffers that have changed
+ * since the copy that the backup has confirmed, or the gradient of the step that
+ * makes the next version, which leaves when that step begins; what the backup
+ * cannot use it refuses, and gets all buffers (rules O8 and O17).
+ *
+ * A partition of which the backup has confirmed a copy begins to defer replies
+ * (rule O11), and so does one made while there is a backup. When the backup has
+ * had the newest change of all of them, it counts, and the scheduler hears of it
+ * (rule O12): in this order, because the scheduler may promote the backup from
+ * then on.
  *
  * A copy refers to the buffers of the partition; the next step leaves a buffer
  * as it is that somebody refers to. */
@@ -155,47 +160,124 @@ void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
 
 /* ----------------------------------------------------------------- the copies */
 
-static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
-                      const struct ps_part *part)
+/* Buffers of the partition that the copy has, by bit. */
+static uint8_t unsent_of(const struct ps_server_copy *c,
+                         const struct ps_part *part)
 {
-    struct ps_server_job *job = c->target->job;
-    struct ps_server_peer *peer = c->target->peer;
-    uint64_t lens[PS_PART_BUFFERS];
-    struct ps_msg msg = {.code = PS_MSG_COPY,
-                         .copy = {.gen = job->gen,
-                                  .epoch = job->copies.epoch,
-                                  .key = part->key,
-                                  .index = part->index,
-                                  .number = c->changed,
-                                  .image = &part->image,
-                                  .image_count = 1,
-                                  .buffer_bytes = lens,
-                                  .buffer_bytes_count = PS_PART_BUFFERS,
-                                  .newest_version = job->newest_version}};
-    uint32_t sent = 0;
+    uint8_t unsent = 0;
 
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        lens[i] = part->buffers[i].len;
+        if (part->buffers[i].len > 0 && (c->unsent & 1u << i) != 0) {
+            unsent |= (uint8_t)(1u << i);
+        }
+    }
+    return unsent;
+}
+
+static uint64_t copy_bytes(const struct ps_server_copy *c,
+                           const struct ps_part *part)
+{
+    const uint8_t unsent = unsent_of(c, part);
+    uint64_t bytes = 0;
+
+    if (c->step.gradient.buf != NULL) {
+        return c->step.gradient.len;
     }
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        if (lens[i] > 0) {
+        bytes += (unsent & 1u << i) != 0 ? part->buffers[i].len : 0;
+    }
+    return bytes;
+}
+
+/* The copy with this number is on its way. */
+static void note_sent(struct ps_server_copy *c, uint64_t number, uint64_t bytes)
+{
+    c->sent = number;
+    c->sent_bytes = bytes + 1; /* Never 0. */
+    c->target->peer->copying_bytes += c->sent_bytes;
+}
+
+static struct ps_msg copy_msg(const struct ps_server_copy *c, uint64_t number,
+                              const struct ps_rec_part_image *image)
+{
+    return (struct ps_msg){
+        .code = PS_MSG_COPY,
+        .copy = {.gen = c->target->job->gen,
+                 .epoch = c->target->job->copies.epoch,
+                 .key = c->key,
+                 .index = c->index,
+                 .number = number,
+                 .image = image,
+                 .image_count = 1,
+                 .newest_version = c->target->job->newest_version}};
+}
+
+static void send_step(struct ps_server_step *st, struct ps_server_copy *c)
+{
+    const struct ps_optim_step_params *at = &c->step.params;
+    const struct ps_rec_copy_step step = {
+        .job_version = c->target->job->version,
+        .number = at->step_number,
+        .lr_mult = at->lr_mult,
+        .wd_mult = at->wd_mult,
+        .norm_exempt = at->norm_exempt,
+        .is_mean = at->is_mean,
+        .trust_ratio = at->trust_ratio,
+        .grad_scale = at->grad_scale};
+    struct ps_msg msg = copy_msg(c, c->step.number, &c->step.image);
+
+    msg.copy.base = c->confirmed;
+    msg.copy.step = &step;
+    msg.copy.step_count = 1;
+    ps_server_peer_send(st, c->target->peer,
+                        ps_packet_new(&msg, &c->step.gradient, 1));
+    note_sent(c, c->step.number, c->step.gradient.len);
+    c->sent_whole = false;
+    ps_buf_unref(c->step.gradient.buf);
+    c->step.gradient = (struct ps_slice){0};
+}
+
+static void send_buffers(struct ps_server_step *st, struct ps_server_copy *c,
+                         const struct ps_part *part)
+{
+    const uint8_t unsent = unsent_of(c, part);
+    uint64_t lens[PS_PART_BUFFERS];
+    struct ps_msg msg = copy_msg(c, c->changed, &part->image);
+    struct ps_server_peer *peer = c->target->peer;
+
+    msg.copy.buffer_bytes = lens;
+    msg.copy.buffer_bytes_count = PS_PART_BUFFERS;
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        lens[i] = part->buffers[i].len;
+        msg.copy.shared |= (uint8_t)(lens[i] > 0 ? 1u << i : 0);
+    }
+    msg.copy.shared &= (uint8_t)~unsent;
+    msg.copy.base = msg.copy.shared != 0 ? c->confirmed : 0;
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if ((unsent & 1u << i) != 0) {
             msg.copy.buffer = (uint8_t)i;
             ps_server_peer_send(st, peer,
                                 ps_packet_new(&msg, &part->buffers[i], 1));
-            sent++;
         }
     }
-    if (sent == 0) {
+    if (unsent == 0) {
         ps_server_peer_send(st, peer, ps_packet_new(&msg, NULL, 0));
     }
-    c->sent = c->changed;
-    c->sent_bytes = ps_image_bytes(lens) + 1; /* Never 0. */
-    peer->copying_bytes += c->sent_bytes;
+    note_sent(c, c->changed, copy_bytes(c, part));
+    c->sent_whole = msg.copy.base == 0;
+    c->unsent = 0;
 }
 
-/* Sends the copies that wait for this peer. Those of a partition whose next
- * version is being made wait for that, because the computation may write the
- * buffers in place. */
+/* True if the copy can be sent, as far as its partition is concerned. A version
+ * is not copied while the next one is made, because the computation may write
+ * its buffers in place; the step that makes the next one is. */
+static bool is_ready(const struct ps_server_copy *c, const struct ps_part *part)
+{
+    return part != NULL &&
+           (c->step.gradient.buf != NULL || part->merge == NULL);
+}
+
+/* Sends the copies that wait for this peer. */
 static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
 {
     PS_LIST_EACH_SAFE(struct ps_server_copy, c, node, &p->waiting)
@@ -203,20 +285,19 @@ static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
         const struct ps_part *part = ps_store_find(&c->target->job->store,
                                                    c->key, c->index);
 
-        if (part == NULL || part->merge != NULL) {
+        if (!is_ready(c, part)) {
             continue;
         }
-        uint64_t bytes = 0;
-
-        for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-            bytes += part->buffers[i].len;
-        }
         if (p->copying_bytes > 0 &&
-            p->copying_bytes + bytes > PS_COPYING_BYTES_MAX) {
+            p->copying_bytes + copy_bytes(c, part) > PS_COPYING_BYTES_MAX) {
             break; /* Rule O14. */
         }
         ps_list_remove(&c->node);
-        send_copy(st, c, part);
+        if (c->step.gradient.buf != NULL) {
+            send_step(st, c);
+        } else {
+            send_buffers(st, c, part);
+        }
     }
 }
 
@@ -235,13 +316,24 @@ static void confirm(struct ps_server_step *st, struct ps_server_copy *c,
 {
     c->confirmed = number;
     ps_server_copies_forget_sent(c);
+    c->defers = true;
     if (c->changed > number) {
         ps_server_copies_enqueue(c);
-    } else if (!c->defers) {
-        c->defers = true;
+        return;
+    }
+    if (!c->is_filled) {
+        c->is_filled = true;
         c->target->unfilled--;
-    } else {
-        release_replies(st, c);
+    }
+    release_replies(st, c);
+}
+
+/* The target cannot make what was sent of what it has. */
+static void refuse(struct ps_server_copy *c)
+{
+    if (!c->sent_whole) {
+        ps_server_copies_forget_sent(c);
+        ps_server_copies_begin_anew(c);
     }
 }
 
@@ -252,9 +344,18 @@ static void resend_target(struct ps_server_target *t)
     {
         if (c->sent != 0) {
             ps_server_copies_forget_sent(c);
-            ps_server_copies_enqueue(c);
+            ps_server_copies_begin_anew(c);
         }
     }
+}
+
+/* The copy on its way that the target names; NULL: it is another one. */
+static struct ps_server_copy *find_sent(const struct ps_server_target *t,
+                                        const struct ps_rec_part_copy *r)
+{
+    struct ps_server_copy *c = ps_server_copies_find(t, r->key, r->index);
+
+    return c != NULL && c->sent != 0 && c->sent == r->number ? c : NULL;
 }
 
 void ps_server_copy_on_copied(struct ps_server_step *st,
@@ -267,15 +368,21 @@ void ps_server_copy_on_copied(struct ps_server_step *st,
     if (t == NULL || t->peer != p || job->copies.epoch != m->epoch) {
         return; /* Rule O10: of an earlier epoch. */
     }
-    if (m->copies_count == 0) {
+    if (m->copies_count == 0 && m->refused_count == 0) {
         resend_target(t); /* It has just learned that it is the backup. */
     }
     for (uint32_t i = 0; i < m->copies_count; i++) {
-        struct ps_server_copy *c = ps_server_copies_find(t, m->copies[i].key,
-                                                         m->copies[i].index);
+        struct ps_server_copy *c = find_sent(t, &m->copies[i]);
 
-        if (c != NULL && c->sent != 0 && c->sent == m->copies[i].number) {
+        if (c != NULL) {
             confirm(st, c, c->sent);
+        }
+    }
+    for (uint32_t i = 0; i < m->refused_count; i++) {
+        struct ps_server_copy *c = find_sent(t, &m->refused[i]);
+
+        if (c != NULL) {
+            refuse(c);
         }
     }
     check_filled(st, t);

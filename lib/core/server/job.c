@@ -94,9 +94,9 @@ bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
             : NULL;
     const struct ps_part *own = ps_store_find(&job->store, key, index);
 
-    return p != NULL && (own == NULL || !ps_part_has_value(own) ||
-                         (p->complete.number != 0 &&
-                          p->complete.image.version > own->image.version));
+    return p != NULL &&
+           (own == NULL || !ps_part_has_value(own) ||
+            (p->number != 0 && p->part->image.version > own->image.version));
 }
 
 void ps_server_read_recording(const struct ps_server *s,

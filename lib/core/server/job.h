@@ -68,25 +68,26 @@ struct ps_server_job_kept {
     bool is_partial; /* Some partition has no record, for lack of room. */
 };
 
-/* A partition of another server as of one copy. */
-struct ps_server_copied_version {
-    uint64_t number; /* Of the copy; 0: none. */
-    struct ps_rec_part_image image;
-    struct ps_slice buffers[PS_PART_BUFFERS];
-};
-
+/* A partition of another server. */
 struct ps_server_backup_part {
-    const struct ps_server_backup *of;
-    uint32_t key;
-    uint32_t index;
-    struct ps_server_copied_version complete;
-    struct ps_server_copied_version arriving;
-    uint32_t missing; /* Of the arriving one, by bit. */
+    struct ps_server_backup *of;
+    struct ps_part *part; /* In copies.store; it has no rounds. */
+    uint64_t number;      /* Of the copy that it is; 0: none yet. */
+    uint64_t refused;     /* Of the last copy that was refused. */
+    /* The copy that is taken in; number 0: none. It is one that arrives, or the
+     * step of the part's merge. */
+    struct {
+        uint64_t number;
+        struct ps_rec_part_image image;
+        struct ps_slice buffers[PS_PART_BUFFERS];
+        uint8_t shared;  /* Buffers that stay, by bit. */
+        uint8_t missing; /* Those that have not come yet. */
+    } next;
 };
 
 /* Copies of partitions between servers. */
 struct ps_server_job_copies {
-    bool is_wanted; /* The job has replicas: 2. */
+    bool is_wanted;         /* The job has replicas: 2. */
     uint32_t epoch;         /* Of this server's place. */
     struct ps_list targets; /* struct ps_server_target */
     uint64_t last_number;   /* Of a change. */
@@ -94,6 +95,7 @@ struct ps_server_job_copies {
      * of them; NULL: none. See backup.c. */
     struct ps_map *backups;
     struct ps_map *backup_parts; /* struct ps_server_backup_part */
+    struct ps_store store;       /* Their partitions. */
 };
 
 struct ps_server_norms {

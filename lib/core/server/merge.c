@@ -410,16 +410,16 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     bool steps = job->has_optimizer && !open->assign && ps_part_has_value(part);
     int rc;
 
-    if (run->staged.is_begun) {
-        return ps_server_norm_launch(st, run);
+    if (run->staged.progress != PS_STEP_NOT_STAGED) {
+        return ps_server_step_launch(st, run);
     }
     if (open->kind->plan != NULL) {
         return launch_plan(st, run);
     }
     run->accumulates = accumulates_round(job, part, steps);
     steps = steps && !run->accumulates;
-    if (steps && ps_server_norm_is_needed(job, part)) {
-        return ps_server_norm_launch(st, run);
+    if (steps && ps_server_step_is_staged(job, part)) {
+        return ps_server_step_launch(st, run);
     }
     rc = prepare_result(run, steps);
     if (rc != 0) {
@@ -629,7 +629,15 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
                                  : "");
         return;
     }
-    if (run->staged.is_begun && !ps_server_norm_on_computed(st, run)) {
+    const enum ps_server_stage_end end =
+        run->staged.progress != PS_STEP_NOT_STAGED
+            ? ps_server_step_on_computed(st, run)
+            : PS_STAGE_END_LAST;
+
+    if (end == PS_STAGE_END_MORE) {
+        continue_merge(st, run);
+    }
+    if (end != PS_STAGE_END_LAST) {
         return;
     }
     struct ps_slice value = run->result;

@@ -7,13 +7,20 @@
 struct ps_compute;
 struct ps_server_conflict;
 
-/* A step that needs norms; step.c has its stages. */
+/* A step of several computations: it needs norms, or its gradient goes to a
+ * backup; step.c has its stages. */
 struct ps_server_staged_step {
-    bool is_begun;     /* False: the fields below are not in use. */
+    enum {
+        PS_STEP_NOT_STAGED, /* The fields below are not in use. */
+        PS_STEP_SUMS,
+        PS_STEP_HAS_SUM, /* In `work` or `gradient`. */
+    } progress;
     bool awaits_norms; /* In job->norms.waits. */
-    bool is_summed;    /* `work` has the contributions' sum. */
     struct ps_optim_step_params params;
-    struct ps_slice work;       /* Gradient or direction, by stage. */
+    struct ps_slice work; /* Gradient or direction, by stage. */
+    /* The sum, if params.apart; nobody writes it. Then `work` is the direction
+     * alone. */
+    struct ps_slice gradient;
     struct ps_buf *square_sums; /* Square sums of `work` and of the weights. */
     /* Next waiting merge of the same key. */
     struct ps_server_merge *next_waiting;
@@ -149,18 +156,32 @@ void ps_server_merge_install_next(struct ps_server_merge *run);
 void ps_server_optimizer_add_step(struct ps_server_merge *run,
                                   struct ps_compute *c);
 
-/* ---------------------------------------------------- steps that need norms */
+/* -------------------------------------------------- steps of several stages */
 
-/* True if the next step of the partition needs norms. */
-bool ps_server_norm_is_needed(struct ps_server_job *job,
+/* True if the next step of the partition needs norms, or its gradient is sent to
+ * the backup. */
+bool ps_server_step_is_staged(struct ps_server_job *job,
                               const struct ps_part *part);
 /* Launches the present stage of the step. PS_E_NOMEM: nothing has changed. */
-int ps_server_norm_launch(struct ps_server_step *st,
+int ps_server_step_launch(struct ps_server_step *st,
                           struct ps_server_merge *run);
-/* One stage is computed. True: it was the last. False: the run waits for
- * norms. */
-bool ps_server_norm_on_computed(struct ps_server_step *st,
-                                struct ps_server_merge *run);
+/* Begins the step that another server has taken, with its gradient, of which it
+ * takes over one reference; the run has no round. PS_E_NOMEM: not begun, and the
+ * run is as it was. */
+int ps_server_step_repeat(struct ps_server_step *st,
+                          struct ps_server_merge *run,
+                          const struct ps_optim_step_params *params,
+                          const struct ps_slice *gradient);
+
+enum ps_server_stage_end {
+    PS_STAGE_END_LAST,  /* The step is complete. */
+    PS_STAGE_END_NORMS, /* The run waits for norms. */
+    PS_STAGE_END_MORE,  /* The next stage can be launched. */
+};
+/* One stage is computed. */
+enum ps_server_stage_end
+ps_server_step_on_computed(struct ps_server_step *st,
+                           struct ps_server_merge *run);
 /* Applies the norms and chooses the next stage. False: the step is skipped. */
 bool ps_server_norm_apply(struct ps_server_merge *run,
                           const struct ps_msg_norm_result *m);

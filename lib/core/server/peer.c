@@ -231,6 +231,7 @@ static bool on_welcome(struct ps_server_step *st, struct ps_server_peer *p,
     if (!ps_dialer_on_welcome(&p->dialer, conn, st->now, st->fx)) {
         return false;
     }
+    p->kernel_class = m->kernel_class;
     ps_link_open(p->dialer.link, conn, m->resumed, m->received, st->now,
                  st->fx);
     ps_effects_log(st->fx, PS_LOG_INFO, "backup server %s %s", p->name,

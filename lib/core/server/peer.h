@@ -17,6 +17,7 @@ struct ps_server_peer {
     char name[PS_NAME_MAX + 1];
     struct ps_dialer dialer;
     bool is_used;           /* By a place. */
+    uint32_t kernel_class;  /* 0: not known yet. */
     uint64_t copying_bytes; /* Of copies that it has not confirmed. */
     struct ps_list waiting; /* struct ps_server_copy, to be sent. */
     ps_time next_ping_at;

@@ -759,5 +759,6 @@ void ps_server_on_state_put(struct ps_server_step *st,
                 : "the state does not belong to this optimizer and key");
         return;
     }
+    ps_server_copies_on_change(q->from.slot->job, part);
     reply_state(st, q, part, &(struct ps_slice){0});
 }

@@ -59,7 +59,8 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
     };
     PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
     {
-        ret->stored_bytes += job->store.stored_bytes;
+        ret->stored_bytes += job->store.stored_bytes +
+                             job->copies.store.stored_bytes;
         ret->waiting_requests += job->store.open_round_count +
                                  job->store.waiting_pull_count;
         for (uint32_t i = 0; i < job->slot_count; i++) {
@@ -801,7 +802,11 @@ static int server_step(void *self, const struct ps_event *ev,
         on_conn_closed(&st, ev);
         break;
     case PS_EV_COMPUTED:
-        ps_server_merge_on_computed(&st, ev->computed.token, ev->computed.rc);
+        if (!ps_server_backup_on_computed(&st, ev->computed.token,
+                                          ev->computed.rc)) {
+            ps_server_merge_on_computed(&st, ev->computed.token,
+                                        ev->computed.rc);
+        }
         break;
     case PS_EV_DRAIN:
         begin_draining(&st);

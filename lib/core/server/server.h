@@ -42,6 +42,8 @@ struct ps_server_options {
     struct ps_trace *trace; /* Ring of what it does; not owned; NULL: none. */
     /* Tensor memory; not owned. The scheduler admits keys by its budget. */
     struct ps_pool *pool;
+    /* Servers with the same number compute the same bits; 0: not known. */
+    uint32_t kernel_class;
     /* State memory, the source of the pool; not owned. NULL: the state does not
      * outlive the process. */
     struct ps_records *records;

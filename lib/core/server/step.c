@@ -11,11 +11,15 @@
  * `work`, its sum of squares goes to the scheduler, and the next stage begins
  * when the scheduler returns the norm over all partitions. The contributions
  * are released as soon as they are summed, so that agents can send other keys,
- * for which this step may have to wait (rule N4). */
+ * for which this step may have to wait (rule N4).
+ *
+ * A step that a backup takes, too, is staged as well: its gradient leaves when
+ * the last stage begins, so that both take it at the same time (rule O17). */
 #include "core/server/merge.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/server/copies.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -35,11 +39,14 @@ static bool has_master_weights(const struct ps_part *part)
 }
 
 /* True if the state has a holder beside its partition, or gets one before the
- * step ends (rule E1); one on a device has none (rule E2). */
-static bool is_held(const struct ps_server_job *job, const struct ps_buf *state)
+ * step ends (rule E1); one on a device has none (rule E2). A step of a backup may
+ * be dropped before it ends. */
+static bool is_held(const struct ps_server_job *job, const struct ps_part *part,
+                    const struct ps_buf *state)
 {
     return state->copy == NULL &&
-           (state->refs > 1 || job->store.records != NULL);
+           (state->refs > 1 || job->store.records != NULL ||
+            part->store != &job->store);
 }
 
 /* Bytes of the partition in the type in which steps are computed. */
@@ -72,7 +79,8 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
         const struct ps_buf *state =
             part->buffers[ps_server_state_place(job, i)].buf;
 
-        missing += state == NULL || is_held(job, state) ? work_bytes(part) : 0;
+        missing += state == NULL || is_held(job, part, state) ? work_bytes(part)
+                                                              : 0;
     }
     return missing;
 }
@@ -128,7 +136,7 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
             ps_buf_unref(state.buf);
             return rc;
         }
-        ps_store_set_buffer(&job->store, part, place, &state);
+        ps_store_set_buffer(part->store, part, place, &state);
     }
     return 0;
 }
@@ -165,7 +173,8 @@ int ps_server_merge_prepare_next(struct ps_server_merge *run,
 {
     const struct ps_slice *now = &run->part->buffers[place];
 
-    return run->next[place].buf != NULL || !is_held(run->job, now->buf)
+    return run->next[place].buf != NULL ||
+                   !is_held(run->job, run->part, now->buf)
                ? 0
                : ps_server_memory_alloc(run->job, now->len, &run->next[place]);
 }
@@ -174,7 +183,7 @@ void ps_server_merge_install_next(struct ps_server_merge *run)
 {
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         if (run->next[i].buf != NULL) {
-            ps_store_set_buffer(&run->job->store, run->part,
+            ps_store_set_buffer(run->part->store, run->part,
                                 (enum ps_part_buffer)i, &run->next[i]);
             run->next[i] = (struct ps_slice){0};
         }
@@ -220,6 +229,7 @@ struct ps_buf *ps_server_merge_add_state(const struct ps_server_merge *run,
 
     ps_compute_pin(c, now);
     if (next == NULL) {
+        run->part->changed_buffers |= (uint8_t)(1u << place);
         c->job.kept[kept] = now;
         return now;
     }
@@ -398,8 +408,6 @@ static void await_norms(struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
 
-    ps_map_remove(job->server->merges.by_token, run->token);
-    run->token = 0;
     run->staged.awaits_norms = true;
     run->staged.next_waiting = ps_map_remove(job->norms.waits, run->part->key);
     ps_map_put(job->norms.waits, run->part->key, run);
@@ -443,6 +451,7 @@ void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
     ps_buf_unref(run->encoded.buf);
     ps_image_drop(run->next);
     ps_buf_unref(run->staged.work.buf);
+    ps_buf_unref(run->staged.gradient.buf);
     ps_buf_unref(run->staged.square_sums);
     run->part->merge = NULL;
     ps_free(run);
@@ -474,6 +483,7 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
         }
         ps_server_merge_free(s, part->merge);
     }
+    ps_server_copies_on_discard(job, part);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
         if (!complete && ps_round_has_contributed(&open->round, i)) {
@@ -569,30 +579,67 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
     return c;
 }
 
-/* ---------------------------------------------------- steps that need norms */
+/* -------------------------------------------------- steps of several stages */
 
-bool ps_server_norm_is_needed(struct ps_server_job *job,
+static bool needs_norms(const struct ps_server_job *job,
+                        const struct ps_optim_step_params *at)
+{
+    return ps_optim_first_stage(&job->optim, at) != PS_STAGE_LAST;
+}
+
+bool ps_server_step_is_staged(struct ps_server_job *job,
                               const struct ps_part *part)
 {
     const struct ps_optim_step_params at = next_step(job, part);
 
-    return ps_optim_first_stage(&job->optim, &at) != PS_STAGE_LAST;
+    return needs_norms(job, &at) || ps_server_copies_take_step(job, part);
+}
+
+/* True if norms of the present stage's result are needed. */
+static bool measures(const struct ps_server_merge *run)
+{
+    const struct ps_server_staged_step *s = &run->staged;
+
+    return s->params.stage == PS_STAGE_GRADIENT
+               ? ps_optim_needs_gradient_norm(&run->job->optim, &s->params)
+               : s->params.stage == PS_STAGE_DIRECTION &&
+                     run->part->store == &run->job->store;
+}
+
+/* The stage that begins with the gradient. */
+static enum ps_stage stage_after_sum(const struct ps_server_merge *run)
+{
+    return ps_optim_next_stage(
+        &run->job->optim,
+        &(struct ps_optim_step_params){.stage = PS_STAGE_GRADIENT});
+}
+
+/* The source of the present stage, after the sum. */
+static const struct ps_slice *stage_source(const struct ps_server_merge *run)
+{
+    const struct ps_server_staged_step *s = &run->staged;
+
+    return s->gradient.buf == NULL || s->params.stage != stage_after_sum(run)
+               ? &s->work
+               : &s->gradient;
 }
 
 static int prepare_stage(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
     const bool last = run->staged.params.stage == PS_STAGE_LAST;
+    /* The last stage writes the master weights and the value. */
+    const bool works = !last || !has_master_weights(part);
     int rc = prepare_states(run, &run->staged.params);
 
-    if (rc == 0 && run->staged.work.buf == NULL) {
+    if (rc == 0 && works && run->staged.work.buf == NULL) {
         rc = ps_server_memory_alloc(run->job, work_bytes(part),
                                     &run->staged.work);
     }
     if (rc != 0) {
         return rc;
     }
-    if (last && !has_master_weights(part)) {
+    if (last && works) {
         run->result = run->staged.work; /* The last use of `work`. */
         ps_buf_ref(run->result.buf);
         return 0;
@@ -605,8 +652,11 @@ static int prepare_stage(struct ps_server_merge *run)
     }
     /* A new buffer: a discarded computation may still write the last one. */
     ps_buf_unref(run->staged.square_sums);
-    run->staged.square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
-    memset(run->staged.square_sums->data, 0, run->staged.square_sums->size);
+    run->staged.square_sums = NULL;
+    if (measures(run)) {
+        run->staged.square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
+        memset(run->staged.square_sums->data, 0, run->staged.square_sums->size);
+    }
     return 0;
 }
 
@@ -615,7 +665,7 @@ static struct ps_square_sum *square_sums_of(const struct ps_server_merge *run)
     return (void *)run->staged.square_sums->data;
 }
 
-/* Returns the computation of a later stage, whose only source is `work`. */
+/* Returns the computation of a later stage. */
 static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
 {
     struct ps_compute *c = ps_compute_new(0, 1, 5 + 2 * PS_PART_STATES);
@@ -623,18 +673,25 @@ static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
     c->job.dtype = (enum ps_dtype)run->part->image.dtype;
     c->job.count = run->part->image.count;
     c->job.src_is_float32 = has_master_weights(run->part);
-    ps_compute_add_src(c, &run->staged.work, 0);
+    ps_compute_add_src(c, stage_source(run), 0);
     return c;
 }
 
-int ps_server_norm_launch(struct ps_server_step *st,
+static void begin_stages(struct ps_server_merge *run)
+{
+    struct ps_server_staged_step *s = &run->staged;
+
+    s->params = next_step(run->job, run->part);
+    s->params.apart = ps_server_copies_take_step(run->job, run->part);
+    s->params.stage = ps_optim_first_stage(&run->job->optim, &s->params);
+    s->progress = PS_STEP_SUMS;
+}
+
+int ps_server_step_launch(struct ps_server_step *st,
                           struct ps_server_merge *run)
 {
-    if (!run->staged.is_begun) {
-        run->staged.params = next_step(run->job, run->part);
-        run->staged.params.stage = ps_optim_first_stage(&run->job->optim,
-                                                        &run->staged.params);
-        run->staged.is_begun = true;
+    if (run->staged.progress == PS_STEP_NOT_STAGED) {
+        begin_stages(run);
     }
     int rc = prepare_stage(run);
 
@@ -642,14 +699,14 @@ int ps_server_norm_launch(struct ps_server_step *st,
         return rc;
     }
     const bool last = run->staged.params.stage == PS_STAGE_LAST;
-    struct ps_compute *c = run->staged.is_summed
+    struct ps_compute *c = run->staged.progress == PS_STEP_HAS_SUM
                                ? plan_next_stage(run)
                                : ps_server_merge_sum(run, true);
 
     c->job.dst = ps_slice_data(last ? &run->result : &run->staged.work);
     c->job.kept[PS_KEPT_RESULT] = last ? run->result.buf : NULL;
     ps_compute_pin(c, last ? run->result.buf : run->staged.work.buf);
-    if (!last) {
+    if (measures(run)) {
         c->job.square_sum = &square_sums_of(run)[0];
         if (ps_optim_needs_weight_norm(&run->job->optim, &run->staged.params)) {
             c->job.weight_square_sum = &square_sums_of(run)[1];
@@ -658,7 +715,31 @@ int ps_server_norm_launch(struct ps_server_step *st,
     }
     add_stage(run, &run->staged.params, c);
     ps_server_merge_submit(st, run, c);
+    if (last && run->staged.params.apart) {
+        ps_server_copies_offer_step(run->job, run->part, &run->staged.params,
+                                    &run->staged.gradient);
+    }
     return 0;
+}
+
+int ps_server_step_repeat(struct ps_server_step *st,
+                          struct ps_server_merge *run,
+                          const struct ps_optim_step_params *params,
+                          const struct ps_slice *gradient)
+{
+    struct ps_server_staged_step *s = &run->staged;
+
+    s->params = *params;
+    s->params.stage = stage_after_sum(run);
+    s->progress = PS_STEP_HAS_SUM;
+    s->gradient = *gradient;
+
+    int rc = ps_server_step_launch(st, run);
+
+    if (rc != 0) {
+        s->gradient = (struct ps_slice){0};
+    }
+    return rc;
 }
 
 static void send_norm_part(struct ps_server_step *st,
@@ -714,21 +795,39 @@ static void release_contributions(struct ps_server_step *st,
     }
 }
 
-bool ps_server_norm_on_computed(struct ps_server_step *st,
-                                struct ps_server_merge *run)
+/* The computation of the run has ended, and the next one has another token. */
+static void drop_token(struct ps_server_merge *run)
 {
-    if (run->staged.params.stage == PS_STAGE_LAST) {
-        return true;
+    ps_map_remove(run->job->server->merges.by_token, run->token);
+    run->token = 0;
+}
+
+enum ps_server_stage_end ps_server_step_on_computed(struct ps_server_step *st,
+                                                    struct ps_server_merge *run)
+{
+    struct ps_server_staged_step *s = &run->staged;
+
+    if (s->params.stage == PS_STAGE_LAST) {
+        return PS_STAGE_END_LAST;
     }
-    if (!run->staged.is_summed) {
-        run->staged.is_summed = true;
+    drop_token(run);
+    if (s->progress == PS_STEP_SUMS) {
+        s->progress = PS_STEP_HAS_SUM;
         release_contributions(st, run);
+    }
+    if (s->params.stage == PS_STAGE_GRADIENT && s->params.apart) {
+        s->gradient = s->work;
+        s->work = (struct ps_slice){0};
+    }
+    if (!measures(run)) {
+        s->params.stage = ps_optim_next_stage(&run->job->optim, &s->params);
+        return PS_STAGE_END_MORE;
     }
     await_norms(run);
     ps_square_sum_normalize(&square_sums_of(run)[0]);
     ps_square_sum_normalize(&square_sums_of(run)[1]);
     send_norm_part(st, run);
-    return false;
+    return PS_STAGE_END_NORMS;
 }
 
 void ps_server_norm_send_known(struct ps_server_step *st,
