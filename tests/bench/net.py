@@ -262,7 +262,8 @@ class Pskv:
                     "PSKV_OP_TIMEOUT": "120s",
                     # Variables of a worker, if the caller gives some.
                     **{k: v for k, v in os.environ.items()
-                       if k == "PSKV_PARTITION_BYTES"}})
+                       if k in ("PSKV_PARTITION_BYTES", "PSKV_REPLICAS",
+                                "BENCH_OPTIMIZER")}})
             line = run_all(
                 [self.top.inside(i + 1) +
                  [bench, "array", f"{case.size}:{case.iterations}"]
