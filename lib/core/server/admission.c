@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Admission of agents and jobs.
+/* Admission of agents, of servers with a backup here, and of jobs.
  *
  * A hello is not trusted: the scheduler decides which process is an agent of a
- * job, and which one is newer. The hello of a process that it has not named yet
+ * job or the owner of a place, and which one is newer. The hello of a process that it has not named yet
  * is held (rule H10). An accepted hello makes the connection carry the session's
  * link, resumed or new.
  *
@@ -33,8 +33,8 @@
 
 /* -------------------------------------------------------------------- hello */
 
-/* The hello of an unverified agent waits this long for the scheduler to name
- * it: hello and job_state race when the agent was restarted or this server
+/* The hello of a process that the scheduler has not named waits this long for
+ * that: hello and job_state race when the process was restarted or this server
  * joins its job. */
 #define VERIFY_TIMEOUT PS_SECONDS(2)
 
@@ -99,7 +99,8 @@ static void reject_oldest_unverified(struct ps_server_step *st)
     reject_hello(
         st, c, PS_E_AGAIN,
         "the scheduler has not named node %u with incarnation %llu as an "
-        "agent of a job here; try again when it has",
+        "agent of a job, or a server with a backup, here; try again when it "
+        "has",
         c->unverified_hello->hello.node,
         (unsigned long long)c->unverified_hello->hello.incarnation);
 }
@@ -211,7 +212,7 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
     }
     p = ps_server_session_new(s, m);
     if (p == NULL) {
-        reject_hello(st, c, PS_E_FULL, "too many agents");
+        reject_hello(st, c, PS_E_FULL, "too many agents and servers");
     }
     return p;
 }
@@ -263,8 +264,9 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
         drop_waits(s, p);
     }
     p->turns.unsent = 0; /* Of the earlier connection. */
-    ps_effects_log(st->fx, PS_LOG_INFO, "agent node %u incarnation %llu %s",
-                   p->agent_node, (unsigned long long)p->incarnation,
+    ps_effects_log(st->fx, PS_LOG_INFO, "%s node %u incarnation %llu %s",
+                   p->is_server ? "server" : "agent", p->agent_node,
+                   (unsigned long long)p->incarnation,
                    resumed ? "resumed" : "connected");
     ps_effects_send_msg(
         st->fx, c->id,

@@ -487,8 +487,8 @@ static void tick_session(struct ps_server_step *st, struct ps_server_session *p)
         ps_link_tick(p->link, st->now, st->fx);
         ps_server_session_settle(st->s, p);
     } else {
-        ps_effects_log(st->fx, PS_LOG_INFO, "agent node %u forgotten",
-                       p->agent_node);
+        ps_effects_log(st->fx, PS_LOG_INFO, "%s node %u forgotten",
+                       p->is_server ? "server" : "agent", p->agent_node);
         session_free(st->s, p);
     }
 }
