@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler with a file (state.file) that is killed and restarted: no rank
 notices, and the next job begins at once."""
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -8,6 +9,8 @@ import subprocess
 import pytest
 
 import trio as harness
+from disks import fill, small_disk
+from psched_deaths import await_members, begin, kill, start, train
 from trio import Job, WorkerError, wait_for
 
 GOES_ON = "the scheduler was restarted, and goes on from its file"
@@ -21,38 +24,6 @@ def trio_with_file(trio, tmp):
         where = path or tmp / "psched.state"
         return trio(options=[f"state.file={where}", *options], **more)
     return make
-
-
-def kill(trio, name="sched"):
-    trio.daemons[name].stop(harness.Deadline(), kill=True)
-
-
-def start(trio, name="sched"):
-    trio.launch(name).await_ready(harness.Deadline())
-
-
-def await_members(trio):
-    names = set(trio.server_names + trio.agent_names)
-
-    def here():
-        return {n["name"] for n in trio.ask("nodes")["nodes"]
-                if n["state"] == "active"} >= names
-    wait_for(here, "all members")
-
-
-def begin(trio, name, **env):
-    job = Job(trio, 4, name, **env)
-    k = job.key("w", "float32", 50000)
-    job.tell(f"rounds count 3 1 0 {k}")
-    return job, k
-
-
-def train(trio, name):
-    with Job(trio, 4, name,
-             PSKV_START_TIMEOUT=f"{int(harness.limit(10))}s") as job:
-        k = job.key("w", "float32", 50000)
-        job.tell(f"rounds count 5 1 0 {k}")
-        job.tell("barrier")
 
 
 def gen_of(trio, name):
@@ -205,37 +176,10 @@ def test_files_are_checked(filed, tmp):
 
 # ------------------------------------------------------------------ full disks
 
-def mounted(folder, size):
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system of a known size")
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}",
-                           "none", folder], capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {done.stderr}")
-    return folder
-
-
 @pytest.fixture(name="disk")
-def small_disk(tmp):
-    made = []
-
-    def make(size):
-        made.append(mounted(tmp / "disk", size))
-        return made[-1]
-    yield make
-    for folder in made:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def fill(folder):
-    path = folder / "filler"
-    with open(path, "wb", buffering=0) as out:
-        with pytest.raises(OSError):
-            while True:
-                out.write(bytes(4096))
-    return path
+def mounted(tmp):
+    with contextlib.ExitStack() as made:
+        yield lambda size: made.enter_context(small_disk(tmp / "disk", size))
 
 
 def test_a_full_disk_refuses_jobs_and_no_more(filed, disk):

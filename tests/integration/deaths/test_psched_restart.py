@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import trio as harness
+from psched_deaths import await_members, begin, kill, start, train
 from trio import Job, WorkerError
 
 # From the scheduler's return to the words at every rank, where processors are
@@ -16,24 +17,6 @@ from trio import Job, WorkerError
 WORDS_WITHIN = 5
 SAYS = r"the scheduler was restarted and does not know job '%s'.*start the " \
        r"job again"
-
-
-def kill(trio, name="sched"):
-    trio.daemons[name].stop(harness.Deadline(), kill=True)
-
-
-def start(trio, name="sched"):
-    trio.launch(name).await_ready(harness.Deadline())
-
-
-def await_members(trio):
-    """All of them are known to this scheduler."""
-    names = set(trio.server_names + trio.agent_names)
-
-    def here():
-        return {n["name"] for n in trio.ask("nodes")["nodes"]
-                if n["state"] == "active"} >= names
-    harness.wait_for(here, "all members")
 
 
 def expect_words(worker, job, seconds=WORDS_WITHIN):
@@ -49,22 +32,6 @@ def drop(job):
     for w in job:
         w.kill()
         w.end()
-
-
-def train(trio, name, size=4, rounds=5):
-    """A whole job, which is to begin at once."""
-    with Job(trio, size, name, PSKV_START_TIMEOUT=f"{int(harness.limit(10))}s",
-             ) as job:
-        k = job.key("w", "float32", 50000)
-        job.tell(f"rounds count {rounds} 1 0 {k}")
-        job.tell("barrier")
-
-
-def begin(trio, name, **env):
-    job = Job(trio, 4, name, **env)
-    k = job.key("w", "float32", 50000)
-    job.tell(f"rounds count 3 1 0 {k}")
-    return job, k
 
 
 def test_ranks_get_the_cause_and_the_next_job_begins(trio):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio as support
+from disks import fill, small_disk
 from launched import SHELL, argv, launch
 from python_job import finish, spawn
 from trio import PATIENCE, Trio, wait_for
@@ -19,29 +20,10 @@ SIZE = 64 << 10
 
 
 @pytest.fixture(name="small")
-def small_disk(tmp):
+def mounted(tmp):
     """A folder with room for SIZE bytes."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system of a known size")
-    folder = tmp / "small"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}",
-                           "none", folder], capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {done.stderr}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def fill(folder):
-    """Leaves no byte; returns the file, which gives the space back."""
-    path = folder / "filler"
-    with open(path, "wb", buffering=0) as out:
-        with pytest.raises(OSError):
-            while True:
-                out.write(bytes(4096))
-    return path
+    with small_disk(tmp / "small", SIZE) as folder:
+        yield folder
 
 
 def to_full(words, env=None):
