@@ -17,6 +17,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Versions of job_state begin as many above that of the file: above those that
+ * processes have sent that wrote a newer file, which then shows (rule G5). */
+#define VERSION_STEP 65536u
+
 struct ps_sched_load {
     struct ps_sched *s;
     struct ps_sched_step st;
@@ -432,9 +436,9 @@ static int end_job(struct ps_sched_load *l, struct ps_sched_job *j,
             (void)ps_barrier_leave(&j->barrier, i, l->st.now);
         }
     }
-    /* Above those that the process before this one has sent, whose version was
-     * less. */
-    j->version++;
+    j->store.loaded_version = j->version;
+    j->version += j->version < UINT32_MAX / 2 ? VERSION_STEP : 1;
+    j->store.first_version = j->version;
     j->quota.version = (uint64_t)j->version << 32;
     ps_sched_admission_restore(&l->st, j);
     j->deadline = deadline_of(l, j);

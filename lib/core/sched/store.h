@@ -80,6 +80,10 @@ struct ps_sched_job_store {
     /* Read from the file: agents get its state when its servers have it (rule
      * G6). */
     bool awaits_servers;
+    /* Read from the file: newest version of job_state there, and first one of
+     * this process. Versions in between are of a newer file (rule G5). */
+    uint32_t loaded_version;
+    uint32_t first_version;
 };
 
 /* ------------------------------------------------------------------- store */

@@ -438,6 +438,26 @@ static ps_time return_deadline(const struct ps_sched_job *j)
 
 /* ---------------------------------------------------------------- servers */
 
+/* True: the server has a version of the job that the file lacks, so the job is
+ * lost: it would go on with older declarations, ranks and places (rule G5). */
+static bool fail_if_outdated(struct ps_sched_step *st, struct ps_sched_job *j,
+                             const struct ps_member *server, uint32_t version)
+{
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
+    if (!j->store.was_loaded || version <= j->store.loaded_version ||
+        version >= j->store.first_version) {
+        return false;
+    }
+    ps_str_addf(&why,
+                "state.file is older than job %s, of which server %s knows "
+                "more: what has changed in between is not known; start the job "
+                "again",
+                j->name, server->name);
+    ps_sched_job_fail(st, j, why.data);
+    return true;
+}
+
 void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
                            const struct ps_msg *msg)
 {
@@ -452,6 +472,9 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
     }
     if (m->version == 0) {
         return; /* Of memory alone (rule E7); the state is on its way. */
+    }
+    if (fail_if_outdated(st, j, server, m->version)) {
+        return;
     }
     if (is_waiting(j, on) && !check_return(st, j, on, server, m)) {
         return;
