@@ -233,6 +233,40 @@ static void a_placement_without_its_table_is_refused(void **state)
     }
 }
 
+/* A scheduler with an older file counts keys from there. */
+static void a_number_that_another_key_has_is_refused(void **state)
+{
+    const uint32_t record[2] = {SERVER_NODE, 16};
+    struct ps_slice table = {.buf = ps_buf_new(sizeof(record)),
+                             .len = sizeof(record)};
+    const struct ps_msg *info;
+    struct bench b;
+
+    (void)state;
+    memcpy(table.buf->data, record, sizeof(record));
+    begin_bench(&b, 1, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    drop_sent(&b);
+    declare(&b, 7);
+    deliver_msg(
+        &b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_KEY_OPENED,
+            .key_opened = {.gen = GEN,
+                           .request = find_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN,
+                                                0)
+                                          ->packet->msg->key_open.request,
+                           .text = "",
+                           .epoch = 1,
+                           .parts = 1}},
+        &table);
+    info = find_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)->packet->msg;
+    assert_int_equal(info->l_key_info.error, PS_E_PROTO);
+    assert_non_null(strstr(info->l_key_info.text, "is that of key '0'"));
+    ps_buf_unref(table.buf);
+    end_bench(&b);
+}
+
 /* The server answers a request for optimizer state with all elements `v`. */
 static void answer_state(struct bench *b, uint32_t n, uint32_t index, float v)
 {
@@ -294,6 +328,7 @@ int main(void)
         cmocka_unit_test(key_moved_before_opening_is_reported),
         cmocka_unit_test(opening_a_reassigned_key_reports_its_state),
         cmocka_unit_test(a_placement_without_its_table_is_refused),
+        cmocka_unit_test(a_number_that_another_key_has_is_refused),
         cmocka_unit_test(optimizer_state_ends_with_its_last_partition),
     };
 

@@ -489,11 +489,19 @@ static int accept_placement(struct ps_agent_key *k,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload, struct ps_str *why)
 {
+    const struct ps_agent_key *other = ps_map_get(k->job->keys, m->key);
     struct ps_refusal refusal;
     int rc;
 
     append_key_name(why, k->name);
     ps_str_add(why, ": ");
+    if (other != NULL) {
+        ps_str_addf(why, "its number %u is that of ", m->key);
+        append_key_name(why, other->name);
+        ps_str_add(why, "; psched has an older state.file than this job: start "
+                        "the job again");
+        return PS_E_PROTO;
+    }
     rc = ps_compression_parse(m->compression, m->params, m->params_count,
                               &k->compression, why);
     if (rc != 0) {
@@ -520,6 +528,7 @@ static int accept_placement(struct ps_agent_key *k,
     return rc;
 }
 
+/* Opens the key, or frees it: its waiters have the reason. */
 static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
                      const struct ps_msg_key_opened *m,
                      const struct ps_slice *payload)
@@ -558,6 +567,7 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
         ps_agent_place_report_all(st, k);
     }
     answer_key_waiters(st, k, 0, "");
+    ps_agent_place_apply_deferred(st, k);
 }
 
 void ps_agent_key_on_opened(struct ps_agent_step *st,
@@ -588,12 +598,8 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
         if (m->error != 0) {
             answer_key_waiters(st, k, m->error, m->text);
             ps_agent_key_free(st->a, k);
-        } else if (ps_map_get(j->keys, m->key) == NULL) {
+        } else {
             open_key(st, k, m, payload);
-            k = ps_map_get(j->keys, m->key);
-            if (k != NULL) {
-                ps_agent_place_apply_deferred(st, k);
-            }
         }
         send_key_opens(st, j);
         return;
