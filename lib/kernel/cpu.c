@@ -36,7 +36,7 @@
 /* The same for new states that are not written over the old ones, which nobody
  * reads before the next step; and their blocks, which stay in the nearest cache
  * until they are streamed. */
-#define STATE_STREAM_BYTES (64u * 1024)
+#define STATE_STREAM_BYTES (256u * 1024)
 #define STATE_BLOCK_BYTES  2048u
 
 static const struct ps_cpu_ops *const variants[] = {
