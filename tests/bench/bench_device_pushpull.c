@@ -160,8 +160,7 @@ static void run_size(const struct measure_size *size, const char *what)
         must("wait", cu.wait(stream));
         wrong += measure_check(result, count, j.ranks, round);
     }
-    snprintf(name, sizeof(name), "bench.%s.%zu.times", what, size->bytes);
-    wrong = job_gather(&j, name, size->iterations, seconds, wrong);
+    wrong = job_gather(&j, size->iterations, seconds, wrong);
     if (j.rank == 0) {
         measure_print(size, what, j.ranks, seconds, wrong);
     }

@@ -117,7 +117,7 @@ static size_t check_round(const struct job *j, const struct measure_set *set,
         if (view == NULL) {
             JOB_CHECK(j, psc_op_view(ops[i], &view, &bytes));
         }
-        wrong += measure_check(view, arrays[i].count, j->ranks, round);
+        wrong += job_check_result(j, view, arrays[i].count, round);
         psc_op_free(ops[i]);
     }
     return wrong;
@@ -132,7 +132,6 @@ static void run_set(const struct job *j, const struct measure_set *set,
     bool private = variant == PRIVATE;
     size_t wrong = 0;
     double open;
-    char name[96];
 
     if (arrays == NULL || ops == NULL || seconds == NULL) {
         job_give_up(j, "no memory");
@@ -159,8 +158,7 @@ static void run_set(const struct job *j, const struct measure_set *set,
             seconds[round - MEASURE_WARM_UP] = took;
         }
     }
-    snprintf(name, sizeof(name), "keys.%s.%s.times", what, set->name);
-    wrong = job_gather(j, name, set->iterations, seconds, wrong);
+    wrong = job_gather(j, set->iterations, seconds, wrong);
     if (j->rank == 0) {
         printf("{\"what\": \"open\", \"set\": \"%s\", \"ms\": %.3f}\n",
                set->name, open * 1e3);

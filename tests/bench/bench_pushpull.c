@@ -8,18 +8,13 @@
  * allreduce does) and with the result read where the agent put it ("view");
  * or one of them, when it is named.
  * A barrier before each round; the time of a round is that of its slowest
- * worker. The workers learn each other's times by summing them as a key.
- *
- * BENCH_OPTIMIZER=NAME: the servers take that step with each sum. Then results are
- * not checked, and the times are those of rank 0. */
+ * worker. */
 #include "job.h"
 #include "measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool steps; /* The job has an optimizer. */
 
 /* One round into `out`, or where the agent likes if that is NULL; the time
  * that it took this worker. */
@@ -43,7 +38,7 @@ static double run_round(const struct job *j, uint32_t key, const float *src,
     if (bytes != count * sizeof(float)) {
         job_give_up(j, "a result of %zu bytes for %zu elements", bytes, count);
     }
-    *wrong += steps ? 0 : measure_check(view, count, j->ranks, round);
+    *wrong += job_check_result(j, view, count, round);
     psc_op_free(op);
     return took;
 }
@@ -80,29 +75,13 @@ static void run_size(const struct job *j, const struct measure_size *size,
             seconds[round - MEASURE_WARM_UP] = took;
         }
     }
-    snprintf(name, sizeof(name), "bench.%s.%zu.times", what, size->bytes);
-    if (!steps) {
-        wrong = job_gather(j, name, size->iterations, seconds, wrong);
-    }
+    wrong = job_gather(j, size->iterations, seconds, wrong);
     if (j->rank == 0) {
         measure_print(size, what, j->ranks, seconds, wrong);
     }
     JOB_CHECK(j, psc_free(j->client, src));
     JOB_CHECK(j, psc_free(j->client, out));
     free(seconds);
-}
-
-static void declare_optimizer(const struct job *j)
-{
-    const char *name = getenv("BENCH_OPTIMIZER");
-    struct psc_op *op;
-
-    steps = name != NULL;
-    if (steps) {
-        JOB_CHECK(j, psc_optimizer_start(j->client, name, NULL, 0, NULL, &op));
-        JOB_CHECK(j, psc_op_wait(op, PSC_WAIT_DEFAULT));
-        psc_op_free(op);
-    }
 }
 
 int main(int argc, char **argv)
@@ -117,7 +96,6 @@ int main(int argc, char **argv)
         argv++;
     }
     job_open(&j, "bench_pushpull");
-    declare_optimizer(&j);
     for (int i = 1; i < argc; i++) {
         struct measure_size size;
 

@@ -2,6 +2,7 @@
 """The rows of the table: the measurements of each, and its goals."""
 
 import os
+import statistics
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -592,6 +593,95 @@ def row_23(b: Bench) -> None:
                            "most": seen[-1]})
 
 
+ADAM = {"BENCH_OPTIMIZER": "adam"}
+TURNS = 5
+
+
+def beside(b: Bench, name: str, unit: str, without: list[float],
+           with_it: list[float], goal: float) -> None:
+    """Two ways that were measured in turns, and the median of their ratios."""
+    if min(without) <= 0:
+        b.book.note(24, f"{name}: the run was too short")
+        return
+    for how, values in (("without", without), ("with", with_it)):
+        b.book.figure(24, f"{name}: {how}", unit, {
+            "value": statistics.median(values), "least": min(values),
+            "most": max(values)})
+    b.book.goal(24, f"{name}: with to without", statistics.median(
+        y / x for x, y in zip(without, with_it)), goal)
+
+
+def state_memory(b: Bench, name: str, spec: str, by_tcp: bool) -> None:
+    """Kept state memory beside memory that ends with the server."""
+    found: dict[str, list[dict[str, Any]]] = {"off": [], "auto": []}
+    for turn in range(TURNS):
+        for keep, lines in found.items():
+            line = b.attempt(
+                24, f"{name}, store.keep={keep}, {turn}",
+                lambda k=keep: b.systems.ours(
+                    2, 1, "bench_keys", "view", spec, env=ADAM, by_tcp=by_tcp,
+                    options=(f"psserver:store.keep={k}",)))
+            if line is None:
+                return
+            lines.append(line)
+    off, auto = found["off"], found["auto"]
+    beside(b, f"{name}, state memory", "ms", *(
+        [median(line)["value"] for line in lines] for lines in (off, auto)),
+        goal=1.05)
+    beside(b, f"{name}, state memory, CPU of the server", "s", *(
+        [line["peaks"].cpu_of("psserver") for line in lines]
+        for lines in (off, auto)), goal=1.10)
+    beside(b, f"{name}, state memory, server's memory", "MB", *(
+        [line["peaks"].of("psserver") / 1e6 for line in lines]
+        for lines in (off, auto)), goal=0)
+
+
+def replicas(b: Bench, name: str) -> None:
+    """Each server with a backup on another host, beside none."""
+    found: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    for turn in range(TURNS):
+        for number, lines in found.items():
+            case = replace(net.CASES[name], variables=(
+                *ADAM.items(), ("PSKV_REPLICAS", str(number))))
+            if not b.size.growth:
+                case = replace(case, iterations=3, size=case.size // 4)
+            peers.say(f"row 24: hosts {name}, replicas {number}, {turn}")
+            result = net.run_case(case, b.systems.build, ["pskv"])
+            for kind in ("skipped", "failed"):
+                for why in result[kind].values():
+                    b.book.note(24, f"{name}: {kind}: {why}",
+                                failed=kind == "failed")
+                    return
+            lines.append(result["systems"]["pskv"])
+    title = net.CASES[name].title() + ", replicas"
+    for what, unit, scale, goal in (
+            ("median_ms", "ms", 1, 1.08), ("sent_bytes", "MB", 1e6, 1.15),
+            ("cpu_s", "s", 1, 0)):
+        beside(b, f"{title}, {what.split('_')[0]}", unit, *(
+            [line[what] / scale for line in found[n]] for n in (1, 2)), goal)
+
+
+def row_24(b: Bench) -> None:
+    big = f"1x{b.size.big // 6}:{4 * b.size.rounds}"
+    state_memory(b, "2 workers, 1 server", big, False)
+    state_memory(b, "2 workers, 1 server by TCP", big, True)
+    state_memory(b, "2 x resnet50", f"resnet50:{b.size.many // 2}", False)
+    replicas(b, "8-beside")
+    replicas(b, "8x8")
+    line = b.attempt(24, "filling", lambda: peers.launch(
+        [peers.PYTHON, str(peers.HERE / "filling.py"), str(b.size.big * 5 // 2)],
+        {"PSKV_BUILD_DIR": str(b.systems.build)}))
+    if line is not None:
+        at = line["lines"][0]
+        for how in ("alone", "filling"):
+            b.book.figure(24, f"16 MiB with Adam, {how}", "ms",
+                          spread(at[how]))
+        b.book.figure(24, f"filling of {at['bytes'] / 1e6:g} MB", "s",
+                      {"value": at["seconds"]})
+        b.book.ratio(24, "a round during the filling to one before",
+                     spread(at["filling"]), spread(at["alone"]), 1.10)
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -616,4 +706,5 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     21: ("tls", "with TLS and without", row_21),
     22: ("device", "on a GPU", row_22),
     23: ("trace", "functions and files on the way of a push", row_23),
+    24: ("survival", "state memory and backups", row_24),
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
+#include "measure.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -42,6 +43,17 @@ void job_open(struct job *j, const char *program)
     }
     j->rank = psc_rank(j->client);
     j->ranks = psc_size(j->client);
+    j->optimizer = getenv("BENCH_OPTIMIZER");
+    if (j->optimizer != NULL) {
+        JOB_CHECK(j, psc_optimizer_set(j->client, j->optimizer, NULL, 0));
+    }
+}
+
+size_t job_check_result(const struct job *j, const float *values, size_t count,
+                        unsigned round)
+{
+    return j->optimizer != NULL ? measure_check_finite(values, count)
+                                : measure_check(values, count, j->ranks, round);
 }
 
 uint32_t job_key(const struct job *j, const char *name, uint32_t dtype,
@@ -54,23 +66,29 @@ uint32_t job_key(const struct job *j, const char *name, uint32_t dtype,
     return key;
 }
 
-size_t job_gather(const struct job *j, const char *name, unsigned rounds,
-                  double *seconds, size_t wrong)
+size_t job_gather(const struct job *j, unsigned rounds, double *seconds,
+                  size_t wrong)
 {
-    size_t ranks = (size_t)j->ranks;
-    size_t count = (rounds + 1) * ranks;
+    const size_t ranks = (size_t)j->ranks;
+    const uint64_t count = (rounds + 1) * ranks;
     double *all = calloc(count, sizeof(double));
-    uint32_t key;
+    const struct psc_array array = {.dtype = PSC_FLOAT64,
+                                    .ndim = 1,
+                                    .dims = &count,
+                                    .src = all,
+                                    .out = all};
+    struct psc_op *op;
 
     if (all == NULL) {
         job_give_up(j, "no memory");
     }
-    key = job_key(j, name, PSC_FLOAT64, count, all);
     for (unsigned i = 0; i < rounds; i++) {
         all[i * ranks + (size_t)j->rank] = seconds[i];
     }
     all[rounds * ranks] = (double)wrong;
-    JOB_CHECK(j, psc_pushpull(j->client, key, all, all));
+    JOB_CHECK(j, psc_allreduce_start(j->client, "times", &array, NULL, &op));
+    JOB_CHECK(j, psc_op_wait(op, PSC_WAIT_DEFAULT));
+    psc_op_free(op);
     for (unsigned i = 0; i < rounds; i++) {
         seconds[i] = 0;
         for (size_t r = 0; r < ranks; r++) {

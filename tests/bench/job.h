@@ -13,9 +13,11 @@ struct job {
     struct psc_client *client;
     int rank;
     int ranks;
+    const char *optimizer; /* NULL: none. */
 };
 
-/* Opens the client as the environment says; ends the program otherwise. */
+/* Opens the client as the environment says; ends the program otherwise.
+ * BENCH_OPTIMIZER=NAME: servers step with it, at its default parameters. */
 void job_open(struct job *j, const char *program);
 
 /* Says what failed, with the library's sentence, and ends the program. */
@@ -24,12 +26,16 @@ job_give_up(const struct job *j, const char *format, ...);
 void job_check(const struct job *j, const char *call, int rc);
 #define JOB_CHECK(j, call) job_check((j), #call, (call))
 
+/* How many places of a result are no sums of measure_fill()'s numbers; with an
+ * optimizer, no numbers. */
+size_t job_check_result(const struct job *j, const float *values, size_t count,
+                        unsigned round);
+
 /* A key that has its first value from rank 0. */
 uint32_t job_key(const struct job *j, const char *name, uint32_t dtype,
                  uint64_t count, const void *first);
 
 /* The slowest worker's time of each of `rounds` in `seconds`, and the wrong
- * places of all workers; the workers learn them by summing them as the key
- * `name`, which must be new. */
-size_t job_gather(const struct job *j, const char *name, unsigned rounds,
-                  double *seconds, size_t wrong);
+ * places of all workers; the workers learn them by an allreduce. */
+size_t job_gather(const struct job *j, unsigned rounds, double *seconds,
+                  size_t wrong);

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,6 +194,16 @@ size_t measure_check(const float *sum, size_t count, int ranks, unsigned round)
 
     for (size_t i = 0; i < count; i += STRIDE) {
         wrong += is_wrong(sum, i, ranks, round);
+    }
+    return wrong;
+}
+
+size_t measure_check_finite(const float *values, size_t count)
+{
+    size_t wrong = 0;
+
+    for (size_t i = 0; i < count; i += STRIDE) {
+        wrong += isfinite(values[i]) ? 0 : 1;
     }
     return wrong;
 }

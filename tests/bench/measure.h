@@ -33,6 +33,8 @@ void measure_fill(float *data, size_t count, int rank);
 void measure_stamp(float *data, size_t count, int rank, unsigned round);
 /* How many of these places are wrong. */
 size_t measure_check(const float *sum, size_t count, int ranks, unsigned round);
+/* How many of them are no numbers. */
+size_t measure_check_finite(const float *values, size_t count);
 
 /* Arrays that a program sums one by one, as a training step does. */
 struct measure_set {

@@ -61,6 +61,7 @@ class Case:
     round_trip_ms: float = 0.0  # Of the link between two hosts.
     # Of our daemons, as run_case() takes them.
     options: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()  # Of our workers.
 
     def topology(self, build: Path) -> netns.Topology:
         if self.round_trip_ms > 0:
@@ -86,6 +87,7 @@ class Case:
         trip = (f", {self.round_trip_ms:g} ms" if self.round_trip_ms > 0
                 else "")
         how = ", cubic" if self.options else ""
+        how += "".join(f", {k}={v}" for k, v in self.variables)
         return (f"{self.workers}+{where}, {self.rate_mbit} Mbit/s{trip}, "
                 f"{self.size / 1e6:g} MB{loss}{how}")
 
@@ -260,15 +262,16 @@ class Pskv:
                     "PSKV_NUM_WORKERS": str(case.workers),
                     "PSKV_NUM_SERVERS": str(case.servers),
                     "PSKV_OP_TIMEOUT": "120s",
+                    **dict(case.variables),
                     # Variables of a worker, if the caller gives some.
                     **{k: v for k, v in os.environ.items()
-                       if k in ("PSKV_PARTITION_BYTES", "PSKV_REPLICAS",
-                                "BENCH_OPTIMIZER")}})
+                       if k == "PSKV_PARTITION_BYTES"}})
             line = run_all(
                 [self.top.inside(i + 1) +
                  [bench, "array", f"{case.size}:{case.iterations}"]
                  for i in range(case.workers)], envs)
             line["peak_bytes"] = self.peaks()
+            line["sent_bytes"] = self.top.sent_bytes()
             line["cpu_s"] = sum(peers.cpu_seconds(d.pid)
                                 for d in self.daemons)
         return line

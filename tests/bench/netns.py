@@ -159,6 +159,14 @@ class Topology:
             ALLOWED.write_text(self.allowed)
             self.allowed = None
 
+    def sent_bytes(self) -> int:
+        """Bytes that the shaped hosts have sent since they were made."""
+        return sum(int(subprocess.run(
+            [*self.inside(host), "cat",
+             "/sys/class/net/eth0/statistics/tx_bytes"], check=True,
+            capture_output=True, text=True).stdout)
+                   for host in range(1, self.shaped + 1))
+
     def goodput(self) -> float:
         """Bytes per second that TCP can carry in one direction."""
         return self.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE

@@ -2,6 +2,7 @@
 """Launches of the measured systems, and their costs: time of a round, CPU
 seconds and peak memory of the processes."""
 
+import contextlib
 import functools
 import json
 import os
@@ -70,18 +71,22 @@ def peak_bytes(pid: int) -> int:
 def cpu_seconds(pid: int) -> float:
     """CPU seconds of all threads of a process, from schedstat in nanoseconds:
     ticks would omit times below 10 ms."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(t.read_text().split()[0]) for t in tasks) / 1e9
+    spent = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # It has ended.
+            spent += int(task.read_text().split()[0])
+    return spent / 1e9
 
 
 class Peaks(threading.Thread):
-    """Samples the peak memory of the processes of a launch until stopped. The
-    peak of a process never falls, so the last sample counts."""
+    """Samples the peak memory and the CPU time of the processes of a launch
+    until stopped. Neither falls, so the last sample counts."""
 
     def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
         self.root = root
         self.most: dict[int, tuple[str, int]] = {}
+        self.cpu: dict[int, float] = {}
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -90,10 +95,16 @@ class Peaks(threading.Thread):
                 if name != "sh":
                     had = self.most.get(pid, (name, 0))[1]
                     self.most[pid] = (name, max(had, peak_bytes(pid)))
+                    self.cpu[pid] = max(self.cpu.get(pid, 0.0),
+                                        cpu_seconds(pid))
 
     def of(self, name: str) -> int:
         return max((peak for called, peak in self.most.values()
                     if called == name), default=0)
+
+    def cpu_of(self, name: str) -> float:
+        return sum(seconds for pid, seconds in self.cpu.items()
+                   if self.most[pid][0] == name)
 
     def total(self) -> int:
         """Sum of all peaks; shared pages count in each process."""
@@ -232,11 +243,13 @@ class Systems:
 
     def with_options(self, folder: Path, *options: str) -> dict[str, str]:
         """Variables with which pslaunch starts servers and agents with
-        options."""
-        words = "".join(f" -o {shlex.quote(option)}" for option in options)
+        options; one that begins with "psserver:" is for servers."""
         for name in ("psched", "psserver", "psworker-agent"):
             program = shlex.quote(self.tool("daemons", name, name))
-            more = "" if name == "psched" else words
+            own = [o.removeprefix("psserver:") for o in options
+                   if name == "psserver" or
+                   name == "psworker-agent" and not o.startswith("psserver:")]
+            more = "".join(f" -o {shlex.quote(option)}" for option in own)
             script = folder / name
             script.write_text(f'#!/bin/sh\nexec {program} "$@"{more}\n')
             script.chmod(0o755)
