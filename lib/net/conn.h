@@ -16,8 +16,8 @@
  * frame (PS_E_PROTO, PS_E_PERM, PS_E_TOOBIG, PS_E_VERSION); no handshake or an
  * incomplete header for too long (PS_E_TIMEOUT); more queued output than
  * allowed, or no progress of it for too long (PS_E_FULL, PS_E_TIMEOUT); a
- * failed system call, or a wrong checksum (PS_E_IO ...); or this side closes. ps_conn_reason()
- * returns the text.
+ * failed system call, or a wrong checksum (PS_E_IO ...); or this side closes.
+ * ps_conn_reason() returns the text.
  *
  * Callbacks run from the loop and inside ps_conn_resume(); a frame's `done`
  * also inside ps_conn_flush(). Each may close the connection. */

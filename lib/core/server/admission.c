@@ -2,9 +2,9 @@
 /* Admission of agents, of servers with a backup here, and of jobs.
  *
  * A hello is not trusted: the scheduler decides which process is an agent of a
- * job or the owner of a place, and which one is newer. The hello of a process that it has not named yet
- * is held (rule H10). An accepted hello makes the connection carry the session's
- * link, resumed or new.
+ * job or the owner of a place, and which one is newer. The hello of a process
+ * that it has not named yet is held (rule H10). An accepted hello makes the
+ * connection carry the session's link, resumed or new.
  *
  * A job lives from its job_state to its end, which frees all that it has. A
  * computation of an ended job keeps its own memory alive; its result is
