@@ -393,6 +393,76 @@ static inline void end_bench(struct bench *b)
     ps_pool_free(b->scratch_pool);
 }
 
+/* A job of one worker beside the bench's. */
+struct other_job {
+    const char *name;
+    uint64_t gen;
+    uint64_t worker;
+    uint32_t servers;
+    uint32_t weight;
+    uint32_t asked_replicas;
+    uint32_t replicas; /* As the scheduler states them. */
+    uint64_t process;
+};
+
+static inline void deliver_other_state(struct bench *b,
+                                       const struct other_job *o,
+                                       uint32_t version)
+{
+    const struct ps_rec_slot slot = {
+        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
+    const struct ps_rec_rank rank = {
+        .worker = o->worker, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
+
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = o->gen,
+                                               .version = version,
+                                               .name = o->name,
+                                               .phase = PS_JOB_PHASE_RUNNING,
+                                               .num_workers = 1,
+                                               .num_servers = o->servers,
+                                               .weight = o->weight,
+                                               .replicas = o->replicas,
+                                               .slots = &slot,
+                                               .slots_count = 1,
+                                               .ranks = &rank,
+                                               .ranks_count = 1,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
+}
+
+/* A worker at `conn` opens the job, which begins at once. Returns what the agent
+ * has asked the scheduler. */
+static inline const struct ps_msg_job_open *
+open_other_job(struct bench *b, ps_conn_id conn, const struct other_job *o)
+{
+    const struct sent *asked;
+
+    open_conn(b, conn, PS_CONN_LOCAL, 0);
+    deliver_msg(b, conn,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = o->name,
+                                             .num_workers = 1,
+                                             .num_servers = o->servers,
+                                             .weight = o->weight,
+                                             .replicas = o->asked_replicas,
+                                             .process = o->process}},
+                NULL);
+    asked = find_sent(b, SCHED_CONN, PS_MSG_JOB_OPEN,
+                      count_sent(b, SCHED_CONN, PS_MSG_JOB_OPEN) - 1);
+    deliver_msg(
+        b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_OPENED,
+            .job_opened = {.worker = o->worker, .text = "", .gen = o->gen}},
+        NULL);
+    deliver_other_state(b, o, 1);
+    return &asked->packet->msg->job_open;
+}
+
 /* Opens a key of `parts` partitions of `each` floats, on the server or on the
  * agent. */
 static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,

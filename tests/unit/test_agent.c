@@ -1764,43 +1764,15 @@ static void ended_job_frees_its_memory(void **state)
 /* Worker 1 starts another job, with key 0 of as many floats on the server. */
 static void start_other_job(struct bench *b, uint32_t floats)
 {
-    struct ps_rec_slot slot = {
-        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
-    struct ps_rec_rank rank = {
-        .worker = 2, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
     const uint32_t record[2] = {SERVER_NODE, floats};
     struct ps_buf *table = ps_buf_new(sizeof(record));
     struct ps_slice payload = {.buf = table, .len = table->size};
     const struct sent *asked;
 
-    open_conn(b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
-    deliver_msg(b, WORKER_CONN + 1,
-                &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                                 .l_hello = {.protocol = PS_PROTOCOL,
-                                             .job = "other",
-                                             .num_workers = 1,
-                                             .num_servers = 1}},
-                NULL);
-    deliver_msg(b, SCHED_CONN,
-                &(struct ps_msg){
-                    .code = PS_MSG_JOB_OPENED,
-                    .job_opened = {.worker = 2, .text = "", .gen = GEN + 1}},
-                NULL);
-    deliver_msg(b, SCHED_CONN,
-                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                                 .job_state = {.gen = GEN + 1,
-                                               .version = 1,
-                                               .name = "other",
-                                               .phase = PS_JOB_PHASE_RUNNING,
-                                               .num_workers = 1,
-                                               .num_servers = 1,
-                                               .slots = &slot,
-                                               .slots_count = 1,
-                                               .ranks = &rank,
-                                               .ranks_count = 1,
-                                               .reason = "",
-                                               .optimizer = ""}},
-                NULL);
+    (void)open_other_job(
+        b, WORKER_CONN + 1,
+        &(struct other_job){
+            .name = "other", .gen = GEN + 1, .worker = 2, .servers = 1});
     deliver_msg(b, WORKER_CONN + 1,
                 &(struct ps_msg){.code = PS_MSG_L_KEY,
                                  .l_key = {.request = 1,

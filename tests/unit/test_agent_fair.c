@@ -15,30 +15,13 @@ static const char *name_of(uint32_t worker)
     return worker == 1 ? "other" : "third";
 }
 
-static void deliver_state(struct bench *b, uint32_t worker, uint32_t version,
-                          uint32_t weight)
+static struct other_job job_of(uint32_t worker, uint32_t weight)
 {
-    struct ps_rec_slot slot = {
-        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
-    struct ps_rec_rank rank = {
-        .worker = worker + 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
-
-    deliver_msg(b, SCHED_CONN,
-                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                                 .job_state = {.gen = GEN + worker,
-                                               .version = version,
-                                               .name = name_of(worker),
-                                               .phase = PS_JOB_PHASE_RUNNING,
-                                               .num_workers = 1,
-                                               .num_servers = 1,
-                                               .weight = weight,
-                                               .slots = &slot,
-                                               .slots_count = 1,
-                                               .ranks = &rank,
-                                               .ranks_count = 1,
-                                               .reason = "",
-                                               .optimizer = ""}},
-                NULL);
+    return (struct other_job){.name = name_of(worker),
+                              .gen = GEN + worker,
+                              .worker = worker + 1,
+                              .servers = 1,
+                              .weight = weight};
 }
 
 /* Worker `worker` starts another job, with key 0 of `parts` partitions of
@@ -46,7 +29,7 @@ static void deliver_state(struct bench *b, uint32_t worker, uint32_t version,
 static void start_job_of(struct bench *b, uint32_t worker, uint32_t weight,
                          uint32_t parts, uint32_t each)
 {
-    const uint64_t gen = GEN + worker;
+    const struct other_job job = job_of(worker, weight);
     const ps_conn_id conn = WORKER_CONN + worker;
     struct ps_buf *table = ps_buf_new(PS_FIXED_PLACEMENT_PART_BYTES *
                                       (size_t)parts);
@@ -59,25 +42,7 @@ static void start_job_of(struct bench *b, uint32_t worker, uint32_t weight,
             &(struct ps_fixed_placement_part){.node = SERVER_NODE,
                                               .count = each});
     }
-    open_conn(b, conn, PS_CONN_LOCAL, 0);
-    deliver_msg(b, conn,
-                &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                                 .l_hello = {.protocol = PS_PROTOCOL,
-                                             .job = name_of(worker),
-                                             .num_workers = 1,
-                                             .num_servers = 1,
-                                             .weight = weight}},
-                NULL);
-    asked = find_sent(b, SCHED_CONN, PS_MSG_JOB_OPEN,
-                      count_sent(b, SCHED_CONN, PS_MSG_JOB_OPEN) - 1);
-    assert_int_equal(asked->packet->msg->job_open.weight, weight);
-    deliver_msg(
-        b, SCHED_CONN,
-        &(struct ps_msg){
-            .code = PS_MSG_JOB_OPENED,
-            .job_opened = {.worker = worker + 1, .text = "", .gen = gen}},
-        NULL);
-    deliver_state(b, worker, 1, weight);
+    assert_int_equal(open_other_job(b, conn, &job)->weight, weight);
     deliver_msg(b, conn,
                 &(struct ps_msg){.code = PS_MSG_L_KEY,
                                  .l_key = {.request = 1,
@@ -93,7 +58,7 @@ static void start_job_of(struct bench *b, uint32_t worker, uint32_t weight,
         &(struct ps_msg){
             .code = PS_MSG_KEY_OPENED,
             .ack = asked->seq,
-            .key_opened = {.gen = gen,
+            .key_opened = {.gen = job.gen,
                            .request = asked->packet->msg->key_open.request,
                            .text = "",
                            .epoch = 1,
@@ -202,7 +167,9 @@ static void partitions_follow_a_changed_weight(void **state)
 
     (void)state;
     begin_two(&b, 1024, SMALL, 0, 1024, SMALL);
-    deliver_state(&b, 1, 2, 300);
+    const struct other_job other = job_of(1, 300);
+
+    deliver_other_state(&b, &other, 2);
     connect_server(&b, false, 0);
     expect_a_quarter(&b);
     end_bench(&b);

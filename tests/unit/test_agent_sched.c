@@ -165,51 +165,6 @@ static void a_job_that_fails_before_it_has_slots_ends_its_sessions(void **state)
     end_bench(&b);
 }
 
-/* Opens a worker of a job of its own that asks for two copies, and starts the job
- * with as many as the scheduler says. */
-static void start_with_copies(struct bench *b, uint32_t replicas)
-{
-    const struct ps_rec_slot slot = {
-        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
-    const struct ps_rec_rank rank = {
-        .worker = 2, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
-
-    open_conn(b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
-    deliver_msg(b, WORKER_CONN + 1,
-                &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                                 .l_hello = {.protocol = PS_PROTOCOL,
-                                             .job = "next",
-                                             .num_workers = 1,
-                                             .num_servers = 1,
-                                             .replicas = 2,
-                                             .rank = -1}},
-                NULL);
-    assert_int_equal(find_sent(b, SCHED_CONN, PS_MSG_JOB_OPEN, 1)
-                         ->packet->msg->job_open.replicas,
-                     2);
-    deliver_msg(b, SCHED_CONN,
-                &(struct ps_msg){
-                    .code = PS_MSG_JOB_OPENED,
-                    .job_opened = {.worker = 2, .text = "", .gen = GEN + 1}},
-                NULL);
-    deliver_msg(b, SCHED_CONN,
-                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                                 .job_state = {.gen = GEN + 1,
-                                               .version = 1,
-                                               .name = "next",
-                                               .phase = PS_JOB_PHASE_RUNNING,
-                                               .num_workers = 1,
-                                               .num_servers = 1,
-                                               .replicas = replicas,
-                                               .slots = &slot,
-                                               .slots_count = 1,
-                                               .ranks = &rank,
-                                               .ranks_count = 1,
-                                               .reason = "",
-                                               .optimizer = ""}},
-                NULL);
-}
-
 /* A scheduler that does not know `replicas` makes a job with one copy. */
 static void copies_need_a_scheduler_that_knows_them(void **state)
 {
@@ -220,7 +175,16 @@ static void copies_need_a_scheduler_that_knows_them(void **state)
         const struct sent *s;
 
         begin_bench(&b, 1, 1);
-        start_with_copies(&b, replicas);
+        assert_int_equal(
+            open_other_job(&b, WORKER_CONN + 1,
+                           &(struct other_job){.name = "next",
+                                               .gen = GEN + 1,
+                                               .worker = 2,
+                                               .servers = 1,
+                                               .asked_replicas = 2,
+                                               .replicas = replicas})
+                ->replicas,
+            2);
         s = find_sent(&b, WORKER_CONN + 1, PS_MSG_REJECT, 0);
         assert_int_equal(s == NULL, replicas == 2);
         assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_WELCOME),
@@ -573,42 +537,15 @@ static void a_process_that_may_go_on_is_moving(void **state)
  * the job of the other one is named. */
 static void a_process_answers_on_any_of_its_connections(void **state)
 {
-    const struct ps_rec_slot slot = {
-        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
-    const struct ps_rec_rank rank = {
-        .worker = 3, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
     const struct ps_msg_wait_report *m;
     struct bench b;
 
     (void)state;
     begin_waits(&b);
-    open_conn(&b, WORKER_CONN + 2, PS_CONN_LOCAL, 0);
-    deliver_msg(&b, WORKER_CONN + 2,
-                &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                                 .l_hello = {.protocol = PS_PROTOCOL,
-                                             .job = "group",
-                                             .num_workers = 1,
-                                             .process = 101}},
-                NULL);
-    deliver_msg(&b, SCHED_CONN,
-                &(struct ps_msg){
-                    .code = PS_MSG_JOB_OPENED,
-                    .job_opened = {.worker = 3, .text = "", .gen = GEN + 1}},
-                NULL);
-    deliver_msg(&b, SCHED_CONN,
-                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                                 .job_state = {.gen = GEN + 1,
-                                               .version = 1,
-                                               .name = "group",
-                                               .phase = PS_JOB_PHASE_RUNNING,
-                                               .num_workers = 1,
-                                               .slots = &slot,
-                                               .slots_count = 1,
-                                               .ranks = &rank,
-                                               .ranks_count = 1,
-                                               .reason = "",
-                                               .optimizer = ""}},
-                NULL);
+    (void)open_other_job(
+        &b, WORKER_CONN + 2,
+        &(struct other_job){
+            .name = "group", .gen = GEN + 1, .worker = 3, .process = 101});
     assert_non_null(find_sent(&b, WORKER_CONN + 2, PS_MSG_L_WELCOME, 0));
     submit_push(&b, 0, 0, 1, 0);
     enter_barrier(&b, 2, 1);
