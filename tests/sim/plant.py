@@ -617,7 +617,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "sched/norm: does not reset the global sum of squares after a step": [
         ("lib/core/sched/job/norm.c",
-         "j->norms.global->square_sum = (struct ps_square_sum){0};", ""),
+         "all->square_sum = (struct ps_square_sum){0};", ""),
     ],
     "sched/norm: shares the global sum of squares between jobs": [
         ("lib/core/sched/job/norm.c",
@@ -627,13 +627,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 static void pending_free(struct ps_sched_norm *n)
 {"""),
         ("lib/core/sched/job/norm.c",
-         """ps_square_sum_merge(&j->norms.global->square_sum, &n->pending->square_sum);""",
+         """ps_square_sum_merge(&all->square_sum, &n->pending->square_sum);""",
          """    ps_square_sum_merge(&planted, &n->pending->square_sum);
-    j->norms.global->square_sum = planted;"""),
+    all->square_sum = planted;"""),
         ("lib/core/sched/job/norm.c",
-         "j->norms.global->square_sum = (struct ps_square_sum){0};",
+         "all->square_sum = (struct ps_square_sum){0};",
          """    memset(&planted, 0, sizeof(planted));
-    j->norms.global->square_sum = planted;"""),
+    all->square_sum = planted;"""),
     ],
     "server/credit: keeps one credit for all jobs of a session": [
         ("lib/core/server/credit.c",

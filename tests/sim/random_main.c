@@ -580,10 +580,6 @@ static void add_kept(struct world_options *o)
         return;
     }
     o->faults.keep_crash = 1 + (uint32_t)ps_rng_below(&r, 5);
-    if (o->norms || o->clip_norm != 0) {
-        /* Norms that only a server and psched knew are lost with both. */
-        o->faults.sched_deaths = 0;
-    }
     /* A step needs the states of two versions. */
     o->store_budget *= 2;
 }
@@ -799,8 +795,8 @@ static void print_shape(uint64_t seed)
         "halves %u, compression "
         "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
         "sleep %u/s, output %u, lose server "
-        "%d, isolate %d, part %d, end sched %d, lies %d, contradict %d, kept "
-        "%u/s, replicas %u, losses %u/s\n",
+        "%d, isolate %d, part %d, end sched %d, sched deaths %u, lies %d, "
+        "contradict %d, kept %u/s, replicas %u, losses %u/s\n",
         (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers, o.agents,
         o.workers, o.rounds, o.key_count, (unsigned)o.initial_credit,
         (unsigned)o.credit_window, ps_mode_name(o.mode), o.optimizer, o.norms,
@@ -815,8 +811,8 @@ static void print_shape(uint64_t seed)
         o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
         o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
         o.faults.lose_server, o.faults.isolate, o.faults.part,
-        o.faults.sched_crash, o.faults.lies, o.contradict, o.faults.keep_crash,
-        o.replicas, o.faults.copy_loss);
+        o.faults.sched_crash, o.faults.sched_deaths, o.faults.lies,
+        o.contradict, o.faults.keep_crash, o.replicas, o.faults.copy_loss);
 }
 
 /* Shared by all processes. */

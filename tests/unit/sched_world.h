@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "core/sched/sched.h"
+#include "proto/ps_fixed.h"
 #include "proto/row.h"
 #include "support/rows.h"
 #include "support/sched_peek.h"
@@ -516,6 +517,41 @@ static inline struct ps_msg make_job_open(uint64_t worker, uint32_t workers,
                                .big_array_bound = 1000000,
                                .host = NULL,
                            }};
+}
+
+/* The placement in the last key_opened of a peer. */
+struct placed {
+    uint32_t node[64];
+    uint32_t count[64];
+    uint32_t parts;
+    const struct ps_msg_key_opened *m;
+};
+
+static inline struct placed placed(const struct peer *p)
+{
+    struct placed r = {.m = &last_msg(p, PS_MSG_KEY_OPENED)->key_opened};
+
+    for (uint32_t i = p->count; i > 0; i--) {
+        if (p->inbox[i - 1].msg->code == PS_MSG_KEY_OPENED) {
+            const struct ps_packet *packet = p->inbox[i - 1].packet;
+            const uint8_t *d;
+
+            assert_int_equal(packet->payload_len,
+                             r.m->parts * PS_FIXED_PLACEMENT_PART_BYTES);
+            assert_true(r.m->parts <= 64);
+            d = r.m->parts > 0 ? ps_slice_data(&packet->slices[0]) : NULL;
+            for (; r.parts < r.m->parts; r.parts++) {
+                struct ps_fixed_placement_part row;
+
+                assert_true(ps_fixed_get_placement_part(d, &row));
+                r.node[r.parts] = row.node;
+                r.count[r.parts] = row.count;
+                d += PS_FIXED_PLACEMENT_PART_BYTES;
+            }
+            return r;
+        }
+    }
+    return r;
 }
 
 static inline const struct ps_msg_job_opened *

@@ -108,11 +108,12 @@ struct world {
     uint32_t job_ready_count;
     struct ps_msg *trace_entries; /* The last ones; NULL: none. */
     uint32_t norm_part_count;
-    struct ps_msg_norm_part last_norm_part; /* Without the digits. */
+    struct ps_msg_norm_part last_norm_part;    /* Without the digits. */
+    struct ps_msg_norm_result norm_results[3]; /* Last ones, by stage. */
     double square;
     double weight_square;
     uint32_t value_lost_count;
-    uint32_t filled_epoch; /* Of the last `filled`. */
+    uint32_t filled_epoch;     /* Of the last `filled`. */
     struct ps_msg *last_chunk; /* The last chunk of a migration. */
     uint8_t chunk_data[64];
     size_t chunk_len;
@@ -412,6 +413,10 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
     } else if (ps_link_receive(w->sched, msg, w->now, &w->sched_out)) {
         if (msg->code == PS_MSG_NORM_PART) {
             sched_on_norm_part(w, &msg->norm_part);
+            return;
+        }
+        if (msg->code == PS_MSG_NORM_RESULT) {
+            w->norm_results[msg->norm_result.stage] = msg->norm_result;
             return;
         }
         if (msg->code == PS_MSG_VALUE_LOST) {

@@ -279,6 +279,137 @@ static void barriers_go_on(void **state)
     finish_job(&j);
 }
 
+static void deliver_square(struct job *j, uint32_t server, uint32_t key,
+                           uint64_t round, enum ps_stage stage, uint64_t number)
+{
+    const uint32_t one = 1;
+
+    deliver_msg(j->w, j->s[server],
+                (struct ps_msg){.code = PS_MSG_NORM_PART,
+                                .norm_part = {.gen = j->gen,
+                                              .key = key,
+                                              .index = server,
+                                              .round = round,
+                                              .stage = (uint8_t)stage,
+                                              .number = number,
+                                              .first_digit = 34, /* Ones. */
+                                              .digits = &one,
+                                              .digits_count = 1}});
+}
+
+static void deliver_norms(struct job *j, uint32_t server, uint32_t key,
+                          uint64_t round, enum ps_stage stage, double sum,
+                          uint64_t number)
+{
+    deliver_msg(j->w, j->s[server],
+                (struct ps_msg){.code = PS_MSG_NORM_RESULT,
+                                .norm_result = {.gen = j->gen,
+                                                .key = key,
+                                                .round = round,
+                                                .stage = (uint8_t)stage,
+                                                .square_sum = sum,
+                                                .global_square_sum = sum,
+                                                .number = number}});
+}
+
+/* A job whose first keys have a partition on each server, after a restart. */
+static struct job restart_with_norms(const char *optimizer, const char *param,
+                                     uint32_t keys)
+{
+    static const char *const names[] = {"a", "b"};
+    const struct ps_rec_param p = {.name = param, .value = 1};
+    struct job j;
+
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                                .optimizer_set = {.gen = j.gen,
+                                                  .request = 70,
+                                                  .name = optimizer,
+                                                  .params = &p,
+                                                  .params_count = 1}});
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    for (uint32_t key = 0; key < keys; key++) {
+        struct placed at;
+
+        open_key(j.w, j.a[0], j.gen, 9, names[key], 2u << 18);
+        at = placed(j.a[0]);
+        assert_int_equal(at.parts, 2);
+        assert_int_equal(at.node[0], j.s[0]->node);
+        assert_int_equal(at.node[1], j.s[1]->node);
+    }
+    world_restart_sched(j.w);
+    come_back(&j);
+    return j;
+}
+
+static const struct ps_msg_norm_result *norms_at(const struct job *j,
+                                                 uint32_t server)
+{
+    return &last_msg(j->s[server], PS_MSG_NORM_RESULT)->norm_result;
+}
+
+/* Rule G10: one server has made the step, and another lacks the norms of it, of
+ * one stage or of two, in whatever order messages come. */
+static void norms_of_the_scheduler_before_go_on(void **state)
+{
+    struct job j = restart_with_norms("lamb", "skip_nonfinite", 1);
+
+    (void)state;
+    deliver_norms(&j, 0, 0, 5, PS_STAGE_DIRECTION, 40, 0);
+    deliver_square(&j, 1, 0, 5, PS_STAGE_GRADIENT, 0);
+    assert_int_equal(norms_at(&j, 1)->stage, PS_STAGE_DIRECTION);
+    deliver_norms(&j, 0, 0, 5, PS_STAGE_GRADIENT, 30, 0);
+    assert_int_equal(norms_at(&j, 1)->stage, PS_STAGE_GRADIENT);
+    assert_true(norms_at(&j, 1)->square_sum == 30);
+    /* One before that is known does not take its place. */
+    deliver_norms(&j, 0, 0, 4, PS_STAGE_DIRECTION, 20, 0);
+    deliver_square(&j, 1, 0, 5, PS_STAGE_GRADIENT, 0);
+    assert_true(norms_at(&j, 1)->square_sum == 30);
+    deliver_square(&j, 1, 0, 5, PS_STAGE_DIRECTION, 0);
+    assert_true(norms_at(&j, 1)->square_sum == 40);
+    /* The sum of a stage that was answered takes no more parts. */
+    deliver_square(&j, 1, 0, 6, PS_STAGE_GRADIENT, 0);
+    deliver_norms(&j, 0, 0, 6, PS_STAGE_GRADIENT, 50, 0);
+    assert_true(norms_at(&j, 1)->square_sum == 50);
+    finish_job(&j);
+}
+
+/* A key that has stepped with the last norm of all keys waits for the next one,
+ * and one that has not waits for the last one, of which a server has the
+ * result. */
+static void norms_of_all_keys_go_on(void **state)
+{
+    struct job j = restart_with_norms("sgd", "clip_global_norm", 2);
+
+    (void)state;
+    for (uint32_t server = 0; server < 2; server++) {
+        deliver_square(&j, server, 1, 5, PS_STAGE_GRADIENT, 3); /* Lags. */
+    }
+    for (uint32_t server = 0; server < 2; server++) {
+        deliver_square(&j, server, 0, 6, PS_STAGE_GRADIENT, 4);
+        assert_null(find_msg(j.s[server], PS_MSG_NORM_RESULT));
+    }
+    deliver_norms(&j, 0, 0, 5, PS_STAGE_GRADIENT, 30, 4);
+    for (uint32_t server = 0; server < 2; server++) {
+        /* That of key 0 for a server that lacks it, and that of key 1. */
+        assert_int_equal(count_msgs(j.s[server], PS_MSG_NORM_RESULT), 2);
+        assert_int_equal(norms_at(&j, server)->key, 1);
+        assert_int_equal(norms_at(&j, server)->number, 4);
+        assert_true(norms_at(&j, server)->global_square_sum == 30);
+    }
+    for (uint32_t server = 0; server < 2; server++) {
+        deliver_square(&j, server, 1, 6, PS_STAGE_GRADIENT, 4);
+    }
+    for (uint32_t server = 0; server < 2; server++) {
+        assert_int_equal(count_msgs(j.s[server], PS_MSG_NORM_RESULT), 4);
+        assert_int_equal(norms_at(&j, server)->number, 5);
+        assert_true(norms_at(&j, server)->global_square_sum == 4);
+    }
+    finish_job(&j);
+}
+
 static void an_old_file_is_noticed(void **state)
 {
     struct rows old = {0};
@@ -506,6 +637,8 @@ int main(void)
         cmocka_unit_test(members_that_do_not_return_are_lost),
         cmocka_unit_test(members_that_have_returned_have_their_lease),
         cmocka_unit_test(barriers_go_on),
+        cmocka_unit_test(norms_of_the_scheduler_before_go_on),
+        cmocka_unit_test(norms_of_all_keys_go_on),
         cmocka_unit_test(an_old_file_is_noticed),
         cmocka_unit_test(a_job_that_is_newer_than_the_file_fails),
         cmocka_unit_test(an_epoch_that_no_scheduler_reaches_is_refused),

@@ -31,19 +31,28 @@ static const struct optimizer optimizers[] = {
     {"ftml", {{"learning_rate", 0.1}}, 1},
 };
 
+/* The last results, by stage. */
+static struct ps_msg_norm_result given_norms[3];
+
 /* Answers all norms of which the server has reported its part. */
 static void answer_norms(struct world *w, uint32_t *answered)
 {
     while (*answered < w->norm_part_count) {
+        const uint8_t stage = w->last_norm_part.stage;
+
         *answered = w->norm_part_count;
-        sched_send_norm_result(w, &(struct ps_msg_norm_result){
-                                      .gen = GEN,
-                                      .key = w->last_norm_part.key,
-                                      .round = w->last_norm_part.round,
-                                      .stage = w->last_norm_part.stage,
-                                      .square_sum = w->square,
-                                      .weight_square_sum = w->weight_square,
-                                      .global_square_sum = w->square});
+        given_norms[stage] = (struct ps_msg_norm_result){
+            .gen = GEN,
+            .key = w->last_norm_part.key,
+            .round = w->last_norm_part.round,
+            .stage = stage,
+            .square_sum = w->square,
+            .weight_square_sum = w->weight_square};
+        if (stage == PS_STAGE_GRADIENT) {
+            given_norms[stage].global_square_sum = w->square;
+            given_norms[stage].number = *answered;
+        }
+        sched_send_norm_result(w, &given_norms[stage]);
     }
 }
 
@@ -709,6 +718,32 @@ static void a_partition_that_is_not_in_the_memory_may_have_moved(void **state)
     memory_free(m);
 }
 
+/* Rule G10: a scheduler that has ended, too, knows no norms, and another
+ * partition of the key may wait for those of the last step. */
+static void norms_of_the_last_step_are_kept(void **state)
+{
+    static const struct optimizer lamb = {
+        "lamb", {{"learning_rate", 0.1}, {"skip_nonfinite", 1}}, 2};
+    struct memory *m = memory_new();
+    struct world *w = world_in(&lamb, m);
+    struct ps_msg_norm_result given[3];
+
+    (void)state;
+    run_to_the_end(w);
+    memcpy(given, given_norms, sizeof(given));
+    assert_int_equal(given[PS_STAGE_GRADIENT].round, ROUNDS);
+    assert_true(given[PS_STAGE_GRADIENT].number != 0);
+    world_free(w);
+    w = world_in(&lamb, m);
+    assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+    for (int stage = PS_STAGE_GRADIENT; stage <= PS_STAGE_DIRECTION; stage++) {
+        assert_memory_equal(&w->norm_results[stage], &given[stage],
+                            sizeof(given[stage]));
+    }
+    world_free(w);
+    memory_free(m);
+}
+
 /* Rule E9: all its partitions had moved away, and it has one again, which an
  * agent looks for here since before. */
 static void
@@ -757,6 +792,7 @@ int main(void)
         cmocka_unit_test(
             the_same_process_keeps_its_partitions_in_a_newer_place),
         cmocka_unit_test(a_partition_that_is_not_in_the_memory_may_have_moved),
+        cmocka_unit_test(norms_of_the_last_step_are_kept),
         cmocka_unit_test(
             a_server_that_takes_a_running_job_may_have_had_partitions),
     };

@@ -253,6 +253,17 @@ static void encode(const struct ps_record *rec, uint64_t sequence,
         .dtype = im->dtype,
         .codec = im->codec,
         .accumulated_reduce = im->accumulated_reduce,
+        .norm_round = im->norm_round,
+        .norm_stages = im->norm_stages,
+        .norm_nonfinite_count = im->norm_nonfinite_count,
+        .norm_square_sum = im->norm_square_sum,
+        .norm_weight_square_sum = im->norm_weight_square_sum,
+        .norm_global_square_sum = im->norm_global_square_sum,
+        .norm_number = im->norm_number,
+        .norm_direction_nonfinite_count = im->norm_direction_nonfinite_count,
+        .norm_direction_square_sum = im->norm_direction_square_sum,
+        .norm_direction_weight_square_sum =
+            im->norm_direction_weight_square_sum,
         .sequence = sequence,
     };
 
@@ -369,7 +380,19 @@ static bool decode(const struct ps_records *r, uint32_t number, unsigned parity,
                   .codec = f.codec,
                   .accumulated_rounds = f.accumulated_rounds,
                   .accumulated_weight = f.accumulated_weight,
-                  .accumulated_reduce = f.accumulated_reduce},
+                  .accumulated_reduce = f.accumulated_reduce,
+                  .norm_round = f.norm_round,
+                  .norm_stages = f.norm_stages,
+                  .norm_nonfinite_count = f.norm_nonfinite_count,
+                  .norm_square_sum = f.norm_square_sum,
+                  .norm_weight_square_sum = f.norm_weight_square_sum,
+                  .norm_global_square_sum = f.norm_global_square_sum,
+                  .norm_number = f.norm_number,
+                  .norm_direction_nonfinite_count =
+                      f.norm_direction_nonfinite_count,
+                  .norm_direction_square_sum = f.norm_direction_square_sum,
+                  .norm_direction_weight_square_sum =
+                      f.norm_direction_weight_square_sum},
         .slots = f.slots,
     };
     memcpy(ret->ranges, f.ranges, sizeof(ret->ranges));

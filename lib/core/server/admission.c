@@ -599,6 +599,21 @@ static const struct ps_rec_place *find_place(const struct ps_server *s,
     return NULL;
 }
 
+/* Takes what the process before has left of the job. */
+static enum ps_part_memory take_kept(struct ps_server_step *st,
+                                     struct ps_server_job *job,
+                                     const struct ps_rec_place *place)
+{
+    if (!ps_server_kept_adopt(st, job, place != NULL ? place->number : 0)) {
+        return PS_PART_MEMORY_NEW;
+    }
+    PS_MAP_EACH(const struct ps_part, part, job->store.parts)
+    {
+        ps_server_norm_adopt(st, job, part);
+    }
+    return PS_PART_MEMORY_KEPT;
+}
+
 void ps_server_on_job_state(struct ps_server_step *st,
                             const struct ps_msg_job_state *m)
 {
@@ -640,10 +655,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     if (job == NULL) {
         job = job_new(s, m);
-        job->kept.memory = ps_server_kept_adopt(
-                               st, job, place != NULL ? place->number : 0)
-                               ? PS_PART_MEMORY_KEPT
-                               : PS_PART_MEMORY_NEW;
+        job->kept.memory = take_kept(st, job, place);
         if (job->kept.memory == PS_PART_MEMORY_KEPT ||
             m->phase == PS_JOB_PHASE_RUNNING) {
             job->kept.taken_at = st->now;

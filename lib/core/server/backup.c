@@ -177,6 +177,7 @@ static bool install(struct ps_server_step *st, struct ps_server_job *job,
         }
     }
     ps_store_install(&job->store, part, &image, buffers);
+    ps_server_norm_adopt(st, job, part);
     ps_server_pull_reply_waiting(st, job, part, NULL);
     return true;
 }

@@ -184,6 +184,7 @@ bool ps_server_copies_take_step(const struct ps_server_job *job,
 }
 
 void ps_server_copies_offer_step(struct ps_server_job *job,
+                                 const struct ps_rec_part_image *image,
                                  const struct ps_part *part,
                                  const struct ps_optim_step_params *params,
                                  const struct ps_slice *gradient)
@@ -200,7 +201,7 @@ void ps_server_copies_offer_step(struct ps_server_job *job,
         c->step = (struct ps_server_copy_step){
             .is_open = true,
             .number = ++job->copies.last_number,
-            .image = part->image,
+            .image = *image,
             .params = *params,
             .gradient = *gradient};
         ps_buf_ref(gradient->buf);

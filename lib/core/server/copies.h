@@ -24,7 +24,7 @@ struct ps_server_target {
 struct ps_server_copy_step {
     bool is_open;    /* The version that it makes is not published. */
     uint64_t number; /* Of that version. */
-    struct ps_rec_part_image image; /* Before it. */
+    struct ps_rec_part_image image; /* Before it, with its norms. */
     struct ps_optim_step_params params;
     struct ps_slice gradient; /* Owned; buf NULL: it does not wait. */
 };
@@ -72,8 +72,9 @@ void ps_server_copies_begin_anew(struct ps_server_copy *c);
 bool ps_server_copies_take_step(const struct ps_server_job *job,
                                 const struct ps_part *part);
 /* The last stage of the step has begun: its gradient waits to be sent to the
- * targets that can take it. */
+ * targets that can take it. The image is that of before the step, with its norms. */
 void ps_server_copies_offer_step(struct ps_server_job *job,
+                                 const struct ps_rec_part_image *image,
                                  const struct ps_part *part,
                                  const struct ps_optim_step_params *params,
                                  const struct ps_slice *gradient);

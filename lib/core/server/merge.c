@@ -230,6 +230,7 @@ static void publish_version(struct ps_server_step *st,
     } else {
         ps_store_keep_value(&job->store, part, !open->has_request);
     }
+    ps_server_norm_note(job, part->key, part->image.version, &part->image);
     ps_server_copies_on_change(job, part);
     st->s->rounds++;
     if (open->kind->applied == NULL) {
@@ -659,22 +660,6 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     publish_version(st, job, part, &value, &code);
 }
 
-/* Keeps the result for a scheduler that does not know it (rule G10). */
-static void keep_norms(struct ps_server_job *job,
-                       const struct ps_msg_norm_result *m)
-{
-    const uint64_t at = (uint64_t)m->key << 8 | m->stage;
-    const struct ps_msg *had = ps_map_get(job->norms.known, at);
-
-    if (had != NULL && had->norm_result.round >= m->round) {
-        return;
-    }
-    ps_msg_free(ps_map_remove(job->norms.known, at));
-    ps_map_put(job->norms.known, at,
-               ps_msg_dup(&(struct ps_msg){.code = PS_MSG_NORM_RESULT,
-                                           .norm_result = *m}));
-}
-
 void ps_server_on_norm_result(struct ps_server_step *st,
                               const struct ps_msg_norm_result *m)
 {
@@ -684,7 +669,7 @@ void ps_server_on_norm_result(struct ps_server_step *st,
                                       : NULL;
 
     if (job != NULL) {
-        keep_norms(job, m);
+        (void)ps_server_norm_keep(job, m);
     }
     while (run != NULL) {
         struct ps_server_merge *next = run->staged.next_waiting;

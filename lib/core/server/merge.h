@@ -185,6 +185,18 @@ ps_server_step_on_computed(struct ps_server_step *st,
 /* Applies the norms and chooses the next stage. False: the step is skipped. */
 bool ps_server_norm_apply(struct ps_server_merge *run,
                           const struct ps_msg_norm_result *m);
+/* Keeps a result for a scheduler that does not know it (rule G10). False: it is
+ * not newer than the one that is kept. */
+bool ps_server_norm_keep(struct ps_server_job *job,
+                         const struct ps_msg_norm_result *m);
+/* Adds the norms of the step of that round to the image of a partition of the
+ * key. */
+void ps_server_norm_note(const struct ps_server_job *job, uint32_t key,
+                         uint64_t round, struct ps_rec_part_image *im);
+/* Keeps the norms of a partition that another process has stepped, and sends
+ * them. */
+void ps_server_norm_adopt(struct ps_server_step *st, struct ps_server_job *job,
+                          const struct ps_part *part);
 /* Sends the last norms of the job's keys to a scheduler that may lack them. */
 void ps_server_norm_send_known(struct ps_server_step *st,
                                const struct ps_server_job *job);

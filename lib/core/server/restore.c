@@ -413,13 +413,15 @@ void ps_server_on_part_chunk(struct ps_server_step *st,
                                       : ""});
 }
 
-static void install(struct ps_server_job *job, struct ps_server_migration *mv)
+static void install(struct ps_server_step *st, struct ps_server_job *job,
+                    struct ps_server_migration *mv)
 {
     const struct ps_msg_part_chunk *m = &mv->first_chunk->part_chunk;
     struct ps_part *part = ps_store_find_or_add(&job->store, mv->key,
                                                 mv->index);
 
     ps_store_install(&job->store, part, m, mv->buffers);
+    ps_server_norm_adopt(st, job, part);
     job->newest_version = ps_max_u64(job->newest_version, m->newest_version);
     ps_store_remove_if_empty(&job->store, part);
 }
@@ -512,7 +514,7 @@ static int end_migration(struct ps_server_step *st, struct ps_server_job *job,
             return PS_E_PROTO;
         }
         discard_part(st, job, mv->key, mv->index);
-        install(job, mv);
+        install(st, job, mv);
         ps_server_migration_end(mv);
     } else if (mv->role == MIG_IN) {
         ps_server_migration_drop_buffers(mv);

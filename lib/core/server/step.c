@@ -716,8 +716,12 @@ int ps_server_step_launch(struct ps_server_step *st,
     add_stage(run, &run->staged.params, c);
     ps_server_merge_submit(st, run, c);
     if (last && run->staged.params.apart) {
-        ps_server_copies_offer_step(run->job, run->part, &run->staged.params,
-                                    &run->staged.gradient);
+        struct ps_rec_part_image before = run->part->image;
+
+        ps_server_norm_note(run->job, run->part->key, run->staged.params.round,
+                            &before);
+        ps_server_copies_offer_step(run->job, &before, run->part,
+                                    &run->staged.params, &run->staged.gradient);
     }
     return 0;
 }
@@ -765,6 +769,7 @@ static void send_norm_part(struct ps_server_step *st,
                         .round = run->staged.params.round,
                         .stage = (uint8_t)run->staged.params.stage,
                         .nonfinite_count = s[0].nonfinite_count,
+                        .number = part->image.norm_number,
                         .first_digit = (uint8_t)first[0],
                         .digits = digits[0],
                         .digits_count = count[0],
@@ -828,6 +833,95 @@ enum ps_server_stage_end ps_server_step_on_computed(struct ps_server_step *st,
     ps_square_sum_normalize(&square_sums_of(run)[1]);
     send_norm_part(st, run);
     return PS_STAGE_END_NORMS;
+}
+
+static uint64_t known_at(uint32_t key, enum ps_stage stage)
+{
+    return (uint64_t)key << 8 | stage;
+}
+
+bool ps_server_norm_keep(struct ps_server_job *job,
+                         const struct ps_msg_norm_result *m)
+{
+    const uint64_t at = known_at(m->key, (enum ps_stage)m->stage);
+    const struct ps_msg *had = ps_map_get(job->norms.known, at);
+
+    if (had != NULL && had->norm_result.round >= m->round) {
+        return false;
+    }
+    ps_msg_free(ps_map_remove(job->norms.known, at));
+    ps_map_put(job->norms.known, at,
+               ps_msg_dup(&(struct ps_msg){.code = PS_MSG_NORM_RESULT,
+                                           .norm_result = *m}));
+    return true;
+}
+
+/* The result of a stage of the round; NULL: it needed none. */
+static const struct ps_msg_norm_result *
+known_norms(const struct ps_server_job *job, uint32_t key, uint64_t round,
+            enum ps_stage stage)
+{
+    const struct ps_msg *m = ps_map_get(job->norms.known, known_at(key, stage));
+
+    return m != NULL && m->norm_result.round == round ? &m->norm_result : NULL;
+}
+
+void ps_server_norm_note(const struct ps_server_job *job, uint32_t key,
+                         uint64_t round, struct ps_rec_part_image *im)
+{
+    const struct ps_msg_norm_result *m = known_norms(job, key, round,
+                                                     PS_STAGE_GRADIENT);
+    uint8_t stages = 0;
+
+    if (m != NULL) {
+        stages |= 1u << PS_STAGE_GRADIENT;
+        im->norm_nonfinite_count = m->nonfinite_count;
+        im->norm_square_sum = m->square_sum;
+        im->norm_weight_square_sum = m->weight_square_sum;
+        im->norm_global_square_sum = m->global_square_sum;
+        im->norm_number = m->number;
+    }
+    m = known_norms(job, key, round, PS_STAGE_DIRECTION);
+    if (m != NULL) {
+        stages |= 1u << PS_STAGE_DIRECTION;
+        im->norm_direction_nonfinite_count = m->nonfinite_count;
+        im->norm_direction_square_sum = m->square_sum;
+        im->norm_direction_weight_square_sum = m->weight_square_sum;
+    }
+    if (stages != 0) {
+        im->norm_round = round;
+        im->norm_stages = stages;
+    }
+}
+
+void ps_server_norm_adopt(struct ps_server_step *st, struct ps_server_job *job,
+                          const struct ps_part *part)
+{
+    const struct ps_rec_part_image *im = &part->image;
+    const struct ps_msg_norm_result of[] = {
+        {.stage = PS_STAGE_GRADIENT,
+         .nonfinite_count = im->norm_nonfinite_count,
+         .square_sum = im->norm_square_sum,
+         .weight_square_sum = im->norm_weight_square_sum,
+         .global_square_sum = im->norm_global_square_sum,
+         .number = im->norm_number},
+        {.stage = PS_STAGE_DIRECTION,
+         .nonfinite_count = im->norm_direction_nonfinite_count,
+         .square_sum = im->norm_direction_square_sum,
+         .weight_square_sum = im->norm_direction_weight_square_sum},
+    };
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct ps_msg m = {.code = PS_MSG_NORM_RESULT, .norm_result = of[i]};
+
+        m.norm_result.gen = job->gen;
+        m.norm_result.key = part->key;
+        m.norm_result.round = im->norm_round;
+        if ((im->norm_stages & 1u << of[i].stage) != 0 &&
+            ps_server_norm_keep(job, &m.norm_result)) {
+            ps_server_uplink_send_msg(st, &m);
+        }
+    }
 }
 
 void ps_server_norm_send_known(struct ps_server_step *st,

@@ -28,7 +28,7 @@ struct key_sum {
 struct ps_sched_norm {
     /* Result, or gen, key, round and stage of the pending one. */
     struct ps_msg_norm_result result;
-    struct key_sum *pending; /* Sum in progress; NULL: complete. */
+    struct key_sum *pending; /* NULL: the result is complete. */
     bool awaits_global;      /* Complete but for the norm of all keys. */
     uint64_t number; /* Of the last norm of all keys that it was in; 0: none. */
     /* Result before; round 0: none. */
@@ -42,8 +42,10 @@ struct ps_sched_global_norm {
     uint32_t arrived_keys;  /* Keys whose sum is complete. */
     uint64_t nonfinite_count;
     struct ps_square_sum square_sum;
-    /* Number of the last one, and what it was. */
+    /* Number of the last one that was answered, here or by the scheduler before
+     * this one, and what it was. */
     uint64_t number;
+    bool is_last_known; /* False: some server has the result, which comes. */
     uint64_t last_nonfinite_count;
     double last_square_sum;
 };
@@ -97,14 +99,14 @@ static void send_norm_result(struct ps_sched_step *st, struct ps_member *server,
 
 static void broadcast_result(struct ps_sched_step *st,
                              const struct ps_sched_job *j,
-                             const struct ps_sched_key *k)
+                             const struct ps_sched_key *k,
+                             const struct ps_msg_norm_result *result)
 {
     for (uint32_t i = 0; i < j->servers.count; i++) {
         const uint32_t node = j->servers.list[i].node;
 
         if (ps_sched_key_is_on(k, node)) {
-            send_norm_result(st, ps_members_get(&st->s->members, node),
-                             &k->norm->result);
+            send_norm_result(st, ps_members_get(&st->s->members, node), result);
         }
     }
 }
@@ -164,7 +166,7 @@ static void publish_result(struct ps_sched_step *st, struct ps_sched_job *j,
         k->norm->result.nonfinite_count > 0) {
         count_skipped_step(st, j, k);
     }
-    broadcast_result(st, j, k);
+    broadcast_result(st, j, k, &k->norm->result);
 }
 
 /* Gives a complete key the last norm of all keys. */
@@ -174,6 +176,7 @@ static void publish_with_global(struct ps_sched_step *st,
 {
     struct ps_sched_norm *n = k->norm;
 
+    pending_free(n);
     n->awaits_global = false;
     n->result.nonfinite_count = j->norms.global->last_nonfinite_count;
     n->result.global_square_sum = j->norms.global->last_square_sum;
@@ -182,21 +185,43 @@ static void publish_with_global(struct ps_sched_step *st,
     publish_result(st, j, k);
 }
 
-/* Gives the last norm of all keys to those that wait for it. */
+/* True: the last norm of all keys has the key's present gradient. */
+static bool was_in_last(const struct ps_sched_job *j,
+                        const struct ps_sched_key *k)
+{
+    return ps_max_u64(k->norm->number, k->norms_before) <
+           j->norms.global->number;
+}
+
+static void count_arrived(struct ps_sched_global_norm *all,
+                          const struct ps_sched_norm *n)
+{
+    all->arrived_keys++;
+    all->nonfinite_count += n->pending->nonfinite_count;
+    ps_square_sum_merge(&all->square_sum, &n->pending->square_sum);
+}
+
+/* Gives the last norm of all keys to those that it has; the others wait for the
+ * next one. */
 static void publish_last(struct ps_sched_step *st, struct ps_sched_job *j)
 {
-    for (uint32_t i = 0; i < j->keys.count; i++) {
-        struct ps_sched_norm *n = j->keys.list[i] != NULL
-                                      ? j->keys.list[i]->norm
-                                      : NULL;
+    struct ps_sched_global_norm *all = j->norms.global;
 
-        if (n != NULL && n->awaits_global) {
-            publish_with_global(st, j, j->keys.list[i]);
+    all->arrived_keys = 0;
+    all->nonfinite_count = 0;
+    all->square_sum = (struct ps_square_sum){0};
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
+
+        if (k == NULL || k->norm == NULL || !k->norm->awaits_global) {
+            continue;
+        }
+        if (!was_in_last(j, k)) {
+            count_arrived(all, k->norm);
+        } else if (all->is_last_known) {
+            publish_with_global(st, j, k);
         }
     }
-    j->norms.global->arrived_keys = 0;
-    j->norms.global->nonfinite_count = 0;
-    j->norms.global->square_sum = (struct ps_square_sum){0};
 }
 
 static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
@@ -204,18 +229,10 @@ static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
     struct ps_sched_global_norm *all = j->norms.global;
 
     all->number++;
+    all->is_last_known = true;
     all->last_square_sum = ps_square_sum_value(&all->square_sum);
     all->last_nonfinite_count = all->nonfinite_count;
     publish_last(st, j);
-}
-
-/* True: the norm of all keys with the key's present gradient was answered by the
- * scheduler before this one. */
-static bool was_in_last(const struct ps_sched_job *j,
-                        const struct ps_sched_key *k)
-{
-    return ps_max_u64(k->norm->number, k->norms_before) <
-           j->norms.global->number;
 }
 
 /* True: the gradients of all keys have arrived. Keys that open later have
@@ -263,18 +280,14 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_job *j,
         publish_result(st, j, k);
         return;
     }
-    if (was_in_last(j, k)) {
-        pending_free(n);
-        publish_with_global(st, j, k);
-        return;
-    }
     n->awaits_global = true;
-    j->norms.global->arrived_keys++;
-    j->norms.global->nonfinite_count += n->pending->nonfinite_count;
-    ps_square_sum_merge(&j->norms.global->square_sum, &n->pending->square_sum);
-    pending_free(n);
-    if (have_all_keys_arrived(j)) {
-        publish_global(st, j);
+    if (!was_in_last(j, k)) {
+        count_arrived(j->norms.global, n);
+        if (have_all_keys_arrived(j)) {
+            publish_global(st, j);
+        }
+    } else if (j->norms.global->is_last_known) {
+        publish_with_global(st, j, k);
     }
 }
 
@@ -330,26 +343,56 @@ static struct ps_sched_key *find_key_of_part(const struct ps_sched_job *j,
 
 /* The scheduler before this one has answered a norm of all keys. Its keys wait
  * here, or their servers have the answer; other keys were opened later. */
-static void adopt_global(struct ps_sched_step *st, struct ps_sched_job *j,
-                         const struct ps_msg_norm_result *m)
+static void note_answered(struct ps_sched_step *st, struct ps_sched_job *j,
+                          uint64_t number)
 {
     struct ps_sched_global_norm *all = j->norms.global;
 
-    if (all == NULL || m->number <= all->number) {
+    if (all == NULL || number <= all->number) {
         return;
     }
     for (uint32_t i = 0; i < j->keys.count; i++) {
         struct ps_sched_key *k = j->keys.list[i];
 
         if (k != NULL && !k->was_loaded) {
-            k->norms_before = m->number;
+            k->norms_before = number;
             ps_sched_store_key(st->s, j, k);
         }
     }
-    all->number = m->number;
-    all->last_square_sum = m->global_square_sum;
-    all->last_nonfinite_count = m->nonfinite_count;
+    all->number = number;
+    all->is_last_known = false;
     publish_last(st, j);
+}
+
+static void adopt_global(struct ps_sched_step *st, struct ps_sched_job *j,
+                         const struct ps_sched_key *k,
+                         const struct ps_msg_norm_result *m)
+{
+    struct ps_sched_global_norm *all = j->norms.global;
+
+    k->norm->number = ps_max_u64(k->norm->number, m->number);
+    note_answered(st, j, m->number);
+    if (all != NULL && m->number == all->number && !all->is_last_known) {
+        all->is_last_known = true;
+        all->last_square_sum = m->global_square_sum;
+        all->last_nonfinite_count = m->nonfinite_count;
+        publish_last(st, j);
+    }
+}
+
+/* Keeps a result before the present one, which some server may lack: it sent its
+ * part before the result was known here. */
+static void adopt_prior(struct ps_sched_step *st, const struct ps_sched_job *j,
+                        const struct ps_sched_key *k,
+                        const struct ps_msg_norm_result *m)
+{
+    struct ps_msg_norm_result *prior = &k->norm->prior_result;
+
+    if (m->round > prior->round ||
+        (m->round == prior->round && m->stage > prior->stage)) {
+        *prior = *m;
+        broadcast_result(st, j, k, prior);
+    }
 }
 
 void ps_sched_on_norm_result(struct ps_sched_step *st, struct ps_member *server,
@@ -365,21 +408,23 @@ void ps_sched_on_norm_result(struct ps_sched_step *st, struct ps_member *server,
         m->stage == PS_STAGE_LAST || !ps_sched_key_is_on(k, server->node)) {
         return;
     }
-    const int order = k->norm != NULL ? compare_stage(&stage, k->norm) : 1;
-
-    if (order < 0 ||
-        (order == 0 && k->norm->pending == NULL && !k->norm->awaits_global)) {
-        return;
-    }
     if (k->norm == NULL) {
         k->norm = ps_calloc(1, sizeof(*k->norm));
     }
-    pending_free(k->norm);
-    k->norm->awaits_global = false;
-    k->norm->result = *m;
-    k->norm->number = ps_max_u64(k->norm->number, m->number);
-    adopt_global(st, j, m);
-    broadcast_result(st, j, k);
+    const int order = compare_stage(&stage, k->norm);
+
+    if (order < 0) {
+        adopt_prior(st, j, k, m);
+    } else if (order > 0 || k->norm->pending != NULL) {
+        if (k->norm->pending == NULL) {
+            k->norm->prior_result = k->norm->result;
+        }
+        pending_free(k->norm);
+        k->norm->awaits_global = false;
+        k->norm->result = *m;
+        broadcast_result(st, j, k, m);
+    }
+    adopt_global(st, j, k, m);
 }
 
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
@@ -406,19 +451,19 @@ void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
         send_norm_result(st, server, &k->norm->prior_result);
         return;
     }
-    if (order < 0 || (order > 0 && k->norm != NULL &&
-                      (k->norm->pending != NULL || k->norm->awaits_global))) {
+    if (order < 0 ||
+        (order > 0 && k->norm != NULL && k->norm->pending != NULL)) {
         return; /* Late: its own result was sent before it arrived. */
     }
     if (order == 0 && k->norm->pending == NULL) {
-        if (!k->norm->awaits_global) {
-            send_norm_result(st, server, &k->norm->result);
-        }
+        send_norm_result(st, server, &k->norm->result);
         return;
     }
     if (order > 0) {
         begin_allreduce(k, m);
     }
+    k->norm->number = ps_max_u64(k->norm->number, m->number);
+    note_answered(st, j, m->number);
     struct key_sum *sum = k->norm->pending;
 
     if (!ps_bits_set(&sum->arrived, m->index)) {
