@@ -472,6 +472,27 @@ static void job_goes_on_when_the_scheduler_names_it(void **state)
     memory_free(m);
 }
 
+static void a_job_without_room_for_its_record_is_named(void **state)
+{
+    struct memory *m = memory_new();
+    struct world *w = world_new(
+        &(struct world_options){.no_job = true, .records = memory_open(m)});
+    struct ps_record_place place = {0};
+
+    (void)state;
+    w->slots = 2;
+    while (
+        ps_records_write(w->records, &place, &(struct ps_record){.gen = 1})) {
+        place = (struct ps_record_place){0};
+    }
+    sched_send_job_state(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
+    assert_non_null(strstr(w->last_log, "state memory has no room for it; the "
+                                        "job does not survive a restart"));
+    world_free(w);
+    memory_free(m);
+}
+
 static void memory_of_another_server_is_dropped(void **state)
 {
     static const struct {
@@ -781,6 +802,7 @@ int main(void)
         cmocka_unit_test(death_during_a_step_leaves_the_version_before),
         cmocka_unit_test(ended_job_leaves_nothing),
         cmocka_unit_test(job_goes_on_when_the_scheduler_names_it),
+        cmocka_unit_test(a_job_without_room_for_its_record_is_named),
         cmocka_unit_test(memory_of_another_server_is_dropped),
         cmocka_unit_test(damaged_records_are_dropped),
         cmocka_unit_test(buffers_of_two_records_do_not_overlap),

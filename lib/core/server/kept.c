@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "core/server/inner.h"
 #include "core/server/memory.h"
 
@@ -98,36 +99,24 @@ static int write_record(struct ps_server_job *job, struct ps_part *part)
     return rc;
 }
 
-/* The partition goes on, but not after the end of this process. */
-static void give_up(struct ps_server_step *st, struct ps_server_job *job,
-                    struct ps_part *part, int rc)
+/* The job goes on, but not after the end of this process; the first reason is
+ * logged. */
+static void note_not_kept(struct ps_server_step *st, struct ps_server_job *job,
+                          enum ps_log_level level, const char *why)
 {
-    ps_records_remove(job->store.records, &part->record.place);
-    ps_part_release_record(part);
     if (!job->kept.is_partial) {
         job->kept.is_partial = true;
-        ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
-                           "job %s: state memory has no room for key %u: the "
-                           "job does not survive a restart of this server "
-                           "(%s)",
-                           job->name, part->key, ps_strerror(rc));
+        ps_effects_log_for(st->fx, &job->account, level,
+                           "job %s: %s; the job does not survive a restart of "
+                           "this server",
+                           job->name, why);
     }
 }
 
-/* Rows are written in place. */
-static void note_rows(struct ps_server_step *st, struct ps_server_job *job,
-                      struct ps_part *part)
+static void drop_record(struct ps_server_job *job, struct ps_part *part)
 {
     ps_records_remove(job->store.records, &part->record.place);
     ps_part_release_record(part);
-    if (!job->kept.is_partial) {
-        job->kept.is_partial = true;
-        ps_effects_log_for(st->fx, &job->account, PS_LOG_NOTICE,
-                           "job %s: key %u has rows, which state memory does "
-                           "not keep: the job does not survive a restart of "
-                           "this server",
-                           job->name, part->key);
-    }
 }
 
 void ps_server_kept_write(struct ps_server_step *st)
@@ -137,9 +126,14 @@ void ps_server_kept_write(struct ps_server_step *st)
     while ((part = PS_LIST_POP(struct ps_part, record.changed,
                                &st->s->kept.changed)) != NULL) {
         struct ps_server_job *job = job_of(part);
+        struct ps_str why = PS_STR_ROOM(120);
 
-        if (ps_part_is_rows(part)) {
-            note_rows(st, job, part); /* Rule E2. */
+        if (ps_part_is_rows(part)) { /* Written in place (rule E2). */
+            drop_record(job, part);
+            ps_str_addf(&why,
+                        "key %u has rows, which state memory does not keep",
+                        part->key);
+            note_not_kept(st, job, PS_LOG_NOTICE, why.data);
             continue;
         }
         if (part->image.version == 0 && !ps_part_has_value(part)) {
@@ -148,7 +142,10 @@ void ps_server_kept_write(struct ps_server_step *st)
         int rc = write_record(job, part);
 
         if (rc != 0) {
-            give_up(st, job, part, rc);
+            drop_record(job, part);
+            ps_str_addf(&why, "state memory has no room for key %u (%s)",
+                        part->key, ps_strerror(rc));
+            note_not_kept(st, job, PS_LOG_WARNING, why.data);
         }
     }
 }
@@ -237,11 +234,14 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
                            job->name, parts);
         return true;
     }
-    (void)ps_records_write(r, &job->kept.record,
-                           &(struct ps_record){.gen = job->gen,
-                                               .key = PS_RECORD_JOB,
-                                               .index = PS_RECORD_JOB,
-                                               .image.version = place_number});
+    if (!ps_records_write(r, &job->kept.record,
+                          &(struct ps_record){.gen = job->gen,
+                                              .key = PS_RECORD_JOB,
+                                              .index = PS_RECORD_JOB,
+                                              .image.version = place_number})) {
+        note_not_kept(st, job, PS_LOG_WARNING,
+                      "state memory has no room for it");
+    }
     return false;
 }
 
