@@ -54,6 +54,29 @@ PLANTS = {
         ("lib/core/server/copies.c",
          "c->target->peer->kernel_class == own;", "true;"),
     ],
+    "server/copy: leaves a copy that was refused as it is": [
+        ("lib/core/server/copy.c",
+         """ps_server_copies_forget_sent(c);
+        ps_server_copies_begin_anew(c);
+    }
+}
+
+/* Sends again""",
+         """ps_server_copies_forget_sent(c);
+    }
+}
+
+/* Sends again"""),
+    ],
+    "server/copy: sends what a new session lacks as the last one had it": [
+        ("lib/core/server/copy.c",
+         """if (c->sent != 0) {
+            ps_server_copies_forget_sent(c);
+            ps_server_copies_begin_anew(c);""",
+         """        if (c->sent != 0) {
+            ps_server_copies_forget_sent(c);
+            ps_server_copies_enqueue(c);"""),
+    ],
     "server/backup: takes a step to another version than the one before": [
         ("lib/core/server/backup.c",
          "if (m->base != p->number || s->job_version != job->version ||",
