@@ -46,6 +46,34 @@ bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
     return true;
 }
 
+bool ps_server_copies_defer_load(const struct ps_server_slot *slot,
+                                 const struct ps_part *part, uint64_t request)
+{
+    struct ps_server_copy *c = first_awaited(slot->job, part);
+
+    if (c == NULL) {
+        return false;
+    }
+    struct ps_server_due_load *due = ps_calloc(1, sizeof(*due));
+
+    due->slot = slot->index;
+    due->request = request;
+    ps_list_push_back(&c->due_loads, &due->node);
+    return true;
+}
+
+/* Drops the answers to loads of a slot; UINT32_MAX: of all. */
+static void drop_loads(struct ps_server_copy *c, uint32_t slot)
+{
+    PS_LIST_EACH_SAFE(struct ps_server_due_load, due, node, &c->due_loads)
+    {
+        if (slot == UINT32_MAX || due->slot == slot) {
+            ps_list_remove(&due->node);
+            ps_free(due);
+        }
+    }
+}
+
 void ps_server_copies_drop_replies(const struct ps_server_slot *slot)
 {
     PS_LIST_EACH_OF(const struct ps_server_target, t, node,
@@ -53,6 +81,7 @@ void ps_server_copies_drop_replies(const struct ps_server_slot *slot)
     {
         PS_MAP_EACH(struct ps_server_copy, c, t->parts)
         {
+            drop_loads(c, slot->index);
             if (c->due.words != NULL) {
                 ps_bits_clear(&c->due, slot->index);
                 ps_bits_clear(&c->due_values, slot->index);
@@ -101,6 +130,7 @@ static void copy_free(struct ps_server_copy *c)
     }
     ps_bits_fini(&c->due);
     ps_bits_fini(&c->due_values);
+    drop_loads(c, UINT32_MAX);
     ps_free(c);
 }
 
@@ -116,6 +146,7 @@ struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
     c->defers = defers;
     c->is_filled = defers;
     c->unsent = PS_PART_ALL;
+    ps_list_init(&c->due_loads);
     ps_map_put(t->parts, ps_part_id(part->key, part->index), c);
     return c;
 }

@@ -47,6 +47,14 @@ struct ps_server_copy {
     /* Slots that get a reply, and those of them that get the value. */
     struct ps_bits due;
     struct ps_bits due_values;
+    struct ps_list due_loads; /* struct ps_server_due_load */
+};
+
+/* Answer to a load of states that waits. */
+struct ps_server_due_load {
+    struct ps_list_node node;
+    uint32_t slot;
+    uint64_t request; /* Of the slot's agent. */
 };
 
 /* Adds a target, which gets no partition yet. */
@@ -89,5 +97,8 @@ void ps_server_copies_on_change(struct ps_server_job *job,
  * to the slot is recorded, with the value if `want`. */
 bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
                                   const struct ps_part *part, bool want);
+/* The same for the answer to a load of states. */
+bool ps_server_copies_defer_load(const struct ps_server_slot *slot,
+                                 const struct ps_part *part, uint64_t request);
 /* Forgets such replies to an agent, which asks again. */
 void ps_server_copies_drop_replies(const struct ps_server_slot *slot);

@@ -29,6 +29,7 @@
 #include "core/server/peer.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
+#include "core/server/restore.h"
 
 /* ------------------------------------------------------------------ replies */
 
@@ -51,14 +52,23 @@ static void send_replies(struct ps_server_step *st, struct ps_server_job *job,
 
 static void release_replies(struct ps_server_step *st, struct ps_server_copy *c)
 {
+    struct ps_server_job *job = c->target->job;
+    struct ps_part *part = ps_store_find(&job->store, c->key, c->index);
     struct ps_bits due = c->due;
     struct ps_bits due_values = c->due_values;
+    struct ps_server_due_load *load;
 
     c->due = (struct ps_bits){0};
     c->due_values = (struct ps_bits){0};
-    send_replies(st, c->target->job,
-                 ps_store_find(&c->target->job->store, c->key, c->index), &due,
-                 &due_values);
+    send_replies(st, job, part, &due, &due_values);
+    while ((load = PS_LIST_POP(struct ps_server_due_load, node,
+                               &c->due_loads)) != NULL) {
+        if (part != NULL) {
+            ps_server_reply_load(st, &job->slots[load->slot], part,
+                                 load->request);
+        }
+        ps_free(load);
+    }
 }
 
 /* ------------------------------------------------------------ begin and end */

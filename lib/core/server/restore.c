@@ -595,8 +595,9 @@ void ps_server_refuse_state(struct ps_server_step *st,
 /* Replies with the state's description, and a buffer; takes over one reference. buf
  * NULL: with the description alone. */
 static void reply_state(struct ps_server_step *st,
-                        const struct ps_server_request *q,
-                        const struct ps_part *part, const struct ps_slice *copy)
+                        const struct ps_server_recipient *to,
+                        const struct ps_part *part, uint64_t request,
+                        const struct ps_slice *copy)
 {
     struct ps_rec_part rec = {.key = part->key,
                               .index = part->index,
@@ -605,15 +606,29 @@ static void reply_state(struct ps_server_step *st,
                               .count = copy->buf != NULL ? part->image.count
                                                          : 0};
     struct ps_msg_state m = {
-        .gen = q->from.gen,
-        .request = number_of(q),
+        .gen = to->gen,
+        .request = request,
         .text = "",
         .steps = step_count(part),
-        .buffers = (uint8_t)ps_server_state_count(q->from.slot->job, part),
+        .buffers = (uint8_t)ps_server_state_count(to->slot->job, part),
         .parts = &rec,
         .parts_count = 1};
 
-    send_state(st, q->from.session, &m, copy);
+    send_state(st, to->session, &m, copy);
+}
+
+void ps_server_reply_load(struct ps_server_step *st,
+                          struct ps_server_slot *slot,
+                          const struct ps_part *part, uint64_t request)
+{
+    const struct ps_server_recipient to = {ps_server_slot_session(slot),
+                                           slot->job->gen, slot};
+
+    /* An agent without a session asks again. */
+    if (to.session != NULL &&
+        !ps_server_copies_defer_load(slot, part, request)) {
+        reply_state(st, &to, part, request, &(struct ps_slice){0});
+    }
 }
 
 /* Returns the record's partition with its states allocated; NULL: refused. */
@@ -675,7 +690,7 @@ void ps_server_on_state_get(struct ps_server_step *st,
             return;
         }
     }
-    reply_state(st, q, part, &bytes);
+    reply_state(st, &q->from, part, number_of(q), &bytes);
 }
 
 /* Makes the loaded master weights the value. */
@@ -762,5 +777,5 @@ void ps_server_on_state_put(struct ps_server_step *st,
         return;
     }
     ps_server_copies_on_change(q->from.slot->job, part);
-    reply_state(st, q, part, &(struct ps_slice){0});
+    ps_server_reply_load(st, q->from.slot, part, number_of(q));
 }

@@ -26,6 +26,10 @@ void ps_server_on_state_get(struct ps_server_step *st,
                             const struct ps_server_request *q);
 void ps_server_on_state_put(struct ps_server_step *st,
                             const struct ps_server_request *q);
+/* Answers a load of states, now or when the backup has them (rule O11). */
+void ps_server_reply_load(struct ps_server_step *st,
+                          struct ps_server_slot *slot,
+                          const struct ps_part *part, uint64_t request);
 /* Answers such a request with an error. */
 void ps_server_refuse_state(struct ps_server_step *st,
                             const struct ps_server_request *q, int rc);

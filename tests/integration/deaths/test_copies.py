@@ -4,6 +4,7 @@ results have the bits of a job in which nothing dies."""
 import time
 
 import pytest
+from python_job import finish, spawn
 from server_deaths import OPTIMIZERS, Training, undisturbed
 from trio import Job, WorkerError, limit, wait_for
 
@@ -68,6 +69,48 @@ def test_a_job_without_another_server_goes_on_alone(trio):
                                               "the only copy of 3 keys of job"):
             w.hear()
         w.end()
+
+
+LOADED = """
+import sys, pathlib, numpy as np, pskv
+path, out = sys.argv[1:]
+kv = pskv.create('dist_sync', replicas=2)
+kv.set_optimizer('adam', learning_rate=.01)
+w = np.arange(50000, dtype='f')
+first = 0
+if pathlib.Path(path).exists():
+    first, w = 3, np.load(path + '.npy')
+kv.init('w', w)
+if first > 0:
+    print('init', flush=True)
+    sys.stdin.readline()
+    kv.load_optimizer_states(path)
+    print('loaded', flush=True)
+    sys.stdin.readline()
+for step in range(first, 6):
+    if step == 3 and first == 0:
+        kv.save_optimizer_states(path)
+        np.save(path + '.npy', w)
+    kv.pushpull('w', np.full(w.size, step + 1, 'f'), out=w)
+w.tofile(out)
+kv.close()
+"""
+
+
+def test_a_loaded_state_is_at_the_backup_too(trio, tmp):
+    """The owner is lost when the worker has just heard that it is loaded."""
+    for out in ("saved", "loaded"):
+        t = trio(servers=2, agents=1)
+        p = spawn(t, "loads", 0, LOADED, tmp / "states", tmp / out, workers=1)
+        if out == "loaded":
+            assert p.stdout.readline() == "init\n"
+            await_copies(t, 2)
+            p.stdin.write("\n")
+            p.stdin.flush()
+            assert p.stdout.readline() == "loaded\n"
+            t.kill("ps0")
+        finish([p])
+    assert (tmp / "saved").read_bytes() == (tmp / "loaded").read_bytes()
 
 
 def refusal(t, replicas=2, **env):
