@@ -26,6 +26,37 @@ PLANTS = {
          "if (c != NULL && c->defers && c->confirmed < c->changed) {",
          "        if (c != NULL && c->changed == 0) {"),
     ],
+    "server/copies: goes on alone when the link to the backup is lost": [
+        ("lib/core/server/copies.c",
+         "if (c != NULL && c->defers && c->confirmed < c->changed) {",
+         "        if (c != NULL && c->defers && c->confirmed < c->changed &&\n"
+         "            c->target->peer->dialer.conn != 0) {"),
+    ],
+    "server/step: forgets the norms of a step with its process": [
+        ("lib/core/server/step.c",
+         "im->norm_stages = stages;", "        im->norm_stages = 0;"),
+    ],
+    "sched/norm: gives a norm of all keys to a key that has stepped with it": [
+        ("lib/core/sched/job/norm.c",
+         "k->norm->number = ps_max_u64(k->norm->number, m->number);\n"
+         "    note_answered(st, j, m->number);\n    struct key_sum *sum",
+         "    struct key_sum *sum"),
+    ],
+    "sched/norm: keeps no result before the last one of its predecessor": [
+        ("lib/core/sched/job/norm.c",
+         "adopt_prior(st, j, k, m);", "(void)adopt_prior;"),
+    ],
+    "agent/reply: ends a pull when a push is refused": [
+        ("lib/core/agent/reply.c",
+         "return p->key->kind->has_rounds || (rec->round == 0 && rec->attempt == 0);",
+         "    return p->key->kind != NULL && rec != NULL;"),
+    ],
+    "server/admission: takes a running job as if no partition had been here": [
+        ("lib/core/server/admission.c",
+         "if (job->kept.memory == PS_PART_MEMORY_KEPT ||\n"
+         "            m->phase == PS_JOB_PHASE_RUNNING) {",
+         "        if (job->kept.memory == PS_PART_MEMORY_KEPT) {"),
+    ],
     "server/copies: forgets a partition that is made while there is a backup": [
         ("lib/core/server/copies.c",
          """if (c == NULL) {
@@ -1027,6 +1058,15 @@ BY_TESTS = {
         "sim/test_stories.c",
     "server/admission: keeps payloads that wait for the previous session":
         "unit/test_server_fair.c",
+    "server/step: forgets the norms of a step with its process":
+        "unit/test_server_kept.c",
+    "sched/norm: gives a norm of all keys to a key that has stepped with it":
+        "unit/test_sched_store.c",
+    "sched/norm: keeps no result before the last one of its predecessor":
+        "unit/test_sched_store.c",
+    "agent/reply: ends a pull when a push is refused": "unit/test_agent.c",
+    "server/admission: takes a running job as if no partition had been here":
+        "unit/test_server_kept.c",
     "sched/save: sends what it has not stored": "unit/test_sched_store.c",
     "sched/rank: forgets barriers that an earlier scheduler has opened":
         "unit/test_sched_store.c",

@@ -145,39 +145,23 @@ static void note_push(struct world *w, struct wnode *server,
 
 /* ------------------------------------------------------------------ commits */
 
-/* Records the versions that the server has made of the worker's job. */
-static void record_versions(struct world *w, const struct wnode *n,
-                            const struct wworker *k)
-{
-    for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        for (uint32_t index = 0; index < WORLD_PARTS_MAX; index++) {
-            const struct ps_slice *value;
-            uint64_t id = part_id(k->gen, k->key[i].key, index);
-            uint64_t version;
-
-            if (server_peek(n->server, k->gen, k->key[i].key, index, &version,
-                            &value) &&
-                (uintptr_t)ps_map_get(w->committed_at_death, id) <
-                    version + 1) {
-                (void)ps_map_remove(w->committed_at_death, id);
-                ps_map_put(w->committed_at_death, id,
-                           (void *)(uintptr_t)(version + 1));
-            }
-        }
-    }
-}
-
 /* Records the versions the server has made: messages about them may still
  * arrive. */
 void check_before_death(struct world *w, const struct wnode *n)
 {
-    for (uint32_t i = 0; i < world_worker_count(w); i++) {
-        const struct wworker *k = &w->worker[i];
+    PS_MAP_EACH(const struct ps_server_job, job, n->server->jobs.by_gen)
+    {
+        PS_MAP_EACH(const struct ps_part, part, job->store.parts)
+        {
+            const uint64_t id = part_id(job->gen, part->key, part->index);
+            const uint64_t version = part->image.version;
 
-        /* All workers of a job have the same facts; some have none yet. */
-        if (k->gen != 0 &&
-            (k->rank == 0 || w->worker[i - k->rank].gen != k->gen)) {
-            record_versions(w, n, k);
+            if ((uintptr_t)ps_map_get(w->committed_at_death, id) <
+                version + 1) {
+                (void)ps_map_remove(w->committed_at_death, id);
+                ps_map_put(w->committed_at_death, id,
+                           (void *)(uintptr_t)(version + 1));
+            }
         }
     }
 }

@@ -14,8 +14,6 @@
 #include "base/num.h"
 #include "base/rng.h"
 
-/* Upper limit of the partitions of a key. */
-#define WORLD_PARTS_MAX   64
 /* Jobs whose credit at a server is checked; another replaces the oldest. */
 #define WORLD_CREDITS_MAX 8
 
@@ -313,7 +311,6 @@ struct world {
     uint64_t sched_bytes;    /* Memory that the scheduler has allocated. */
     uint64_t sched_peak;     /* The most of it. */
     struct rows rows;        /* The scheduler's file, if it has one. */
-    struct rows old_rows;    /* A copy of it; see world_copy_rows(). */
     enum wend sched_end;     /* How the scheduler ends next. */
     uint32_t effects_left;   /* Of WEND_EFFECT: those before its end. */
     uint64_t trace_hash;

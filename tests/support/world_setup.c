@@ -420,7 +420,6 @@ void world_free(struct world *w)
         return;
     }
     rows_fini(&w->rows);
-    rows_fini(&w->old_rows);
     while ((item = ps_heap_pop(&w->events)) != NULL) {
         world_event_free(PS_CONTAINER(item, struct wevent, item));
     }
