@@ -308,6 +308,9 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->poll.data = c;
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
     conn_init_transport(c, opt);
+    if (c->self == PS_ROLE_SERVER && c->peer_roles == 1u << PS_ROLE_SERVER) {
+        conn_tcp_set_urgent(&c->tcp);
+    }
     if (c->transport.ops->is_tcp && c->transport.ops->is_plain &&
         (opt->checksums == PS_CONN_CHECKSUMS_WANTED ||
          (opt->checksums == PS_CONN_CHECKSUMS_AUTO &&
@@ -439,7 +442,7 @@ bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses)
 {
     struct ps_conn_losses l = {0};
 
-    if (!conn_is_tcp(c) || c->tcp.is_scheduled || c->state != CONN_OPEN ||
+    if (!conn_is_tcp(c) || !c->tcp.is_far || c->state != CONN_OPEN ||
         !ps_tcp_sent(c->tcp.fd, &l.sent, &l.retransmitted)) {
         return false;
     }

@@ -237,6 +237,9 @@ static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
         return false;
     }
     c->peer_roles = role;
+    if (c->self == PS_ROLE_SERVER && role == 1u << PS_ROLE_SERVER) {
+        conn_tcp_set_urgent(&c->tcp);
+    }
     return true;
 }
 

@@ -225,7 +225,7 @@ static void send_task_done(struct ps_io_task *m)
     if (c->state >= CONN_CLOSING) {
         return; /* A frame's `done` has closed it. */
     }
-    if (c->tcp.is_scheduled) {
+    if (conn_tcp_is_scheduled(&c->tcp)) {
         (void)has_more_to_write(c, m->bytes_done, UINT64_MAX);
     }
     c->timers.due[CONN_DUE_STALL] = PS_TIME_NEVER;
@@ -297,7 +297,7 @@ static uint64_t write_out(struct ps_conn *c)
             ps_list_empty(&c->writer.out)) {
             break;
         }
-        const bool scheduled = c->tcp.is_scheduled;
+        const bool scheduled = conn_tcp_is_scheduled(&c->tcp);
         uint64_t slot = scheduled ? conn_tcp_request_slot(&c->tcp) : UINT64_MAX;
         uint64_t most = ps_min_u64(slot, c->io != NULL ? IO_TASK_MAX : turn);
 

@@ -444,7 +444,7 @@ ps_time ps_send_scheduler_deadline(struct ps_send_scheduler *f, ps_time now)
 void conn_tcp_init(struct conn_tcp *t, bool tunes_rcvbuf)
 {
     t->tunes_rcvbuf = tunes_rcvbuf;
-    t->is_scheduled = true;
+    t->takes_turns = true;
     t->next_far_check = FAR_CHECK_FIRST;
     t->unacked_since = PS_TIME_NEVER;
 }
@@ -453,6 +453,13 @@ void conn_tcp_init_unused(struct conn_tcp *t)
 {
     t->next_far_check = UINT64_MAX;
     t->unacked_since = PS_TIME_NEVER;
+}
+
+void conn_tcp_set_urgent(struct conn_tcp *t)
+{
+    conn_tcp_leave(t);
+    t->tunes_rcvbuf = false;
+    t->takes_turns = false;
 }
 
 void conn_tcp_received(struct conn_tcp *t, uint64_t n)
@@ -506,7 +513,7 @@ void conn_tcp_check_distance(struct conn_tcp *t, uint64_t bytes_out)
                PS_MICROS((uint64_t)info.tcpi_min_rtt) >= FAR;
 
     t->next_far_check = bytes_out + FAR_CHECK_EVERY;
-    if (far && t->is_scheduled) {
+    if (far && !t->is_far) {
         if (t->kind == PS_TCP_BULK) {
             (void)setsockopt(t->fd, IPPROTO_TCP, TCP_CONGESTION, FAR_CONTROL,
                              sizeof(FAR_CONTROL) - 1);
@@ -515,7 +522,7 @@ void conn_tcp_check_distance(struct conn_tcp *t, uint64_t bytes_out)
         conn_tcp_leave(t);
         t->unsent_max = 0;
     }
-    t->is_scheduled = !far;
+    t->is_far = far;
 }
 
 bool conn_tcp_is_acked(const struct conn_tcp *t, uint64_t bytes_out)

@@ -132,8 +132,8 @@ struct conn_tcp {
     int fd;
     enum ps_tcp_kind kind;
     bool tunes_rcvbuf; /* The receive buffer has its share. */
-    /* Takes turns, unless it is far. */
-    bool is_scheduled;
+    bool takes_turns;  /* In writing, unless it is far. */
+    bool is_far;
     struct ps_rcvbuf_share rcvbuf;
     struct ps_send_slot send_slot;
     /* Bytes out at the next check of the round trip. */
@@ -150,6 +150,15 @@ struct conn_tcp {
 void conn_tcp_init(struct conn_tcp *t, bool tunes_rcvbuf);
 /* For any other. */
 void conn_tcp_init_unused(struct conn_tcp *t);
+
+/* The others wait for what it carries, which is little beside theirs: it takes no
+ * turns, and has no share of the receive buffers. */
+void conn_tcp_set_urgent(struct conn_tcp *t);
+/* True if it takes turns in writing now. */
+static inline bool conn_tcp_is_scheduled(const struct conn_tcp *t)
+{
+    return t->takes_turns && !t->is_far;
+}
 
 /* Counts `n` received bytes. Requires `tunes_rcvbuf`. */
 void conn_tcp_received(struct conn_tcp *t, uint64_t n);
