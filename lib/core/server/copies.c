@@ -95,14 +95,18 @@ void ps_server_copies_drop_replies(const struct ps_server_slot *slot)
 void ps_server_copies_forget_sent(struct ps_server_copy *c)
 {
     c->target->peer->copying_bytes -= c->sent_bytes;
+    c->target->peer->filling_bytes -= c->filling_bytes;
     c->sent_bytes = 0;
+    c->filling_bytes = 0;
     c->sent = 0;
 }
 
 void ps_server_copies_enqueue(struct ps_server_copy *c)
 {
     if (!ps_list_linked(&c->node)) {
-        ps_list_push_back(&c->target->peer->waiting, &c->node);
+        ps_list_push_back(c->defers ? &c->target->peer->waiting
+                                    : &c->target->peer->filling,
+                          &c->node);
     }
 }
 

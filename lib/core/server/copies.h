@@ -31,7 +31,7 @@ struct ps_server_copy_step {
 
 /* The copies of one partition at one target. */
 struct ps_server_copy {
-    struct ps_list_node node; /* In `waiting` of the peer. */
+    struct ps_list_node node; /* In `waiting` or `filling` of the peer. */
     struct ps_server_target *target;
     uint32_t key;
     uint32_t index;
@@ -39,6 +39,8 @@ struct ps_server_copy {
     uint64_t sent;      /* Number of the copy on its way; 0: none. */
     uint64_t confirmed; /* Newest number that the target has; 0: none. */
     uint64_t sent_bytes;
+    /* Of these, those that the peer counts in `filling_bytes`. */
+    uint64_t filling_bytes;
     bool sent_whole; /* It does not need the copy before. */
     uint8_t unsent;  /* Buffers that are not those of the last copy, by bit. */
     struct ps_server_copy_step step; /* The last one. */

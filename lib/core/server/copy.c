@@ -23,6 +23,7 @@
 #include "core/server/copy.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "core/part/image.h"
 #include "core/server/copies.h"
 #include "core/server/inner.h"
@@ -30,6 +31,12 @@
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 #include "core/server/restore.h"
+
+/* Copies that fill a target: bytes on their way at once, the inverse of their share
+ * of the time while rounds are merged, and the longest pause. */
+#define FILLING_BYTES_MAX (2ull * 1024 * 1024)
+#define FILLING_SHARE     10u
+#define FILLING_PAUSE_MAX PS_SECONDS(1)
 
 /* ------------------------------------------------------------------ replies */
 
@@ -202,9 +209,21 @@ static uint64_t copy_bytes(const struct ps_server_copy *c,
 /* The copy with this number is on its way. */
 static void note_sent(struct ps_server_copy *c, uint64_t number, uint64_t bytes)
 {
+    const struct ps_server *s = c->target->job->server;
+    struct ps_server_peer *p = c->target->peer;
+
     c->sent = number;
     c->sent_bytes = bytes + 1; /* Never 0. */
-    c->target->peer->copying_bytes += c->sent_bytes;
+    p->copying_bytes += c->sent_bytes;
+    if (c->defers) {
+        return;
+    }
+    if (p->filling_bytes == 0) {
+        p->filling_since = s->now;
+        p->filling_rounds = s->rounds;
+    }
+    c->filling_bytes = c->sent_bytes;
+    p->filling_bytes += c->filling_bytes;
 }
 
 static struct ps_msg copy_msg(const struct ps_server_copy *c, uint64_t number,
@@ -287,6 +306,47 @@ static bool is_ready(const struct ps_server_copy *c, const struct ps_part *part)
            (c->step.gradient.buf != NULL || part->merge == NULL);
 }
 
+static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
+                      const struct ps_part *part)
+{
+    ps_list_remove(&c->node);
+    if (c->step.gradient.buf != NULL) {
+        send_step(st, c);
+    } else {
+        send_buffers(st, c, part);
+    }
+}
+
+/* Rule O14: while rounds are merged, copies that fill a target have a tenth of the
+ * time, because nobody waits for them. */
+static void pace_filling(struct ps_server_step *st, struct ps_server_peer *p)
+{
+    const ps_time took = st->now - p->filling_since;
+
+    if (p->filling_bytes == 0 && st->s->rounds != p->filling_rounds) {
+        p->fill_at = ps_time_add(
+            st->now, ps_min_u64((FILLING_SHARE - 1) * took, FILLING_PAUSE_MAX));
+    }
+}
+
+static void pump_filling(struct ps_server_step *st, struct ps_server_peer *p)
+{
+    PS_LIST_EACH_SAFE(struct ps_server_copy, c, node, &p->filling)
+    {
+        const struct ps_part *part = ps_store_find(&c->target->job->store,
+                                                   c->key, c->index);
+
+        if (st->now < p->fill_at ||
+            (p->filling_bytes > 0 &&
+             p->filling_bytes + copy_bytes(c, part) > FILLING_BYTES_MAX)) {
+            break;
+        }
+        if (is_ready(c, part)) {
+            send_copy(st, c, part);
+        }
+    }
+}
+
 /* Sends the copies that wait for this peer. */
 static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
 {
@@ -300,22 +360,18 @@ static void pump_peer(struct ps_server_step *st, struct ps_server_peer *p)
         }
         if (p->copying_bytes > 0 &&
             p->copying_bytes + copy_bytes(c, part) > PS_COPYING_BYTES_MAX) {
-            break; /* Rule O14. */
+            return; /* Rule O14. */
         }
-        ps_list_remove(&c->node);
-        if (c->step.gradient.buf != NULL) {
-            send_step(st, c);
-        } else {
-            send_buffers(st, c, part);
-        }
+        send_copy(st, c, part);
     }
+    pump_filling(st, p);
 }
 
 void ps_server_copy_pump(struct ps_server_step *st)
 {
     PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
-        if (!ps_list_empty(&p->waiting)) {
+        if (!ps_list_empty(&p->waiting) || !ps_list_empty(&p->filling)) {
             pump_peer(st, p);
         }
     }
@@ -324,8 +380,14 @@ void ps_server_copy_pump(struct ps_server_step *st)
 static void confirm(struct ps_server_step *st, struct ps_server_copy *c,
                     uint64_t number)
 {
+    struct ps_server_target *t = c->target;
+    const bool fills = c->filling_bytes > 0;
+
     c->confirmed = number;
     ps_server_copies_forget_sent(c);
+    if (fills) {
+        pace_filling(st, t->peer);
+    }
     c->defers = true;
     if (c->changed > number) {
         ps_server_copies_enqueue(c);

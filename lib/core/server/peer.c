@@ -23,7 +23,7 @@ void ps_server_peer_init(struct ps_server *s)
 
 static void peer_free(struct ps_server *s, struct ps_server_peer *p)
 {
-    assert(ps_list_empty(&p->waiting));
+    assert(ps_list_empty(&p->waiting) && ps_list_empty(&p->filling));
     ps_map_remove(s->peers.by_number, p->number);
     ps_dialer_fini(&p->dialer);
     ps_free(p);
@@ -99,14 +99,15 @@ struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
         p->node = node;
         p->instance = instance;
         ps_list_init(&p->waiting);
-        ps_dialer_init(&p->dialer,
-                       &(struct ps_dialer_options){
-                           .target = p->number,
-                           .instance = s->opt.instance,
-                           .backoff_min = s->opt.dial_backoff_min,
-                           .backoff_max = s->opt.dial_backoff_max,
-                           .link = link},
-                       &s->rng, st->now);
+        ps_list_init(&p->filling);
+        ps_dialer_init(
+            &p->dialer,
+            &(struct ps_dialer_options){.target = p->number,
+                                        .instance = s->opt.instance,
+                                        .backoff_min = s->opt.dial_backoff_min,
+                                        .backoff_max = s->opt.dial_backoff_max,
+                                        .link = link},
+            &s->rng, st->now);
         p->dialer.enabled = true;
         ps_map_put(s->peers.by_number, p->number, p);
         set_address(st, p);
@@ -311,6 +312,9 @@ ps_time ps_server_peer_deadline(const struct ps_server *s)
     {
         at = ps_time_min(at, ps_dialer_deadline(&p->dialer));
         at = ps_time_min(at, ping_due_at(p));
+        if (!ps_list_empty(&p->filling) && p->fill_at > s->now) {
+            at = ps_time_min(at, p->fill_at);
+        }
     }
     return at;
 }

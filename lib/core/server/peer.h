@@ -20,6 +20,12 @@ struct ps_server_peer {
     uint32_t kernel_class;  /* 0: not known yet. */
     uint64_t copying_bytes; /* Of copies that it has not confirmed. */
     struct ps_list waiting; /* struct ps_server_copy, to be sent. */
+    /* The same, of partitions that a target does not have yet. */
+    struct ps_list filling;
+    uint64_t filling_bytes;  /* Of these, on their way. */
+    ps_time filling_since;   /* When it was 0, */
+    uint64_t filling_rounds; /* and the rounds of the server by then. */
+    ps_time fill_at;         /* Rounds have the link until then. */
     ps_time next_ping_at;
 };
 
