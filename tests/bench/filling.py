@@ -6,7 +6,8 @@
 
 Two workers train 16 MiB with Adam on two servers, with replicas: 2; each server has
 BYTES (1 GiB) of another key, too, which nobody trains. One of them dies, and a third
-begins, to which the other copies all. Prints a line of JSON: milliseconds of a round without a backup, and of one during the filling."""
+begins, to which the other copies all. Prints a line of JSON: milliseconds of a round
+without a backup, during the filling, and with two copies."""
 import json
 import re
 import shutil
@@ -31,6 +32,7 @@ def rounds(training, until):
         seconds.append(time.monotonic() - begun)
     ms = [1e3 * s for s in seconds]
     return {"rounds": len(ms), "median_ms": statistics.median(ms),
+            "mean_ms": statistics.mean(ms),
             "min_ms": min(ms), "max_ms": max(ms)}
 
 
@@ -41,11 +43,11 @@ def measure(folder, size):
                      server_options=[f"store.memory={4 + (size >> 27)}GiB"],
                      agent_options=[f"local.memory={4 + (size >> 27)}GiB"])
     t.start()
+    deadline = support.Deadline(600)
     try:
-        deadline = support.Deadline(600)
         t.daemons["ps2"].stop(deadline)
         training = server_deaths.Training(
-            t, "adam", workers=2, PSKV_REPLICAS=2, PSKV_NUM_SERVERS=1,
+            t, "adam", workers=2, PSKV_REPLICAS=2, PSKV_NUM_SERVERS=2,
             PSKV_PARTITION_BYTES=1 << 20, PSKV_OP_TIMEOUT="600s",
             keys=(("trained", "float32", 4 << 20),
                   ("waits", "float32", size // 2)))
@@ -62,9 +64,11 @@ def measure(folder, size):
             filled = f"backup filled: server {owner}, ps2\n"
             during = rounds(training,
                             lambda s: filled in t.sched.text()[mark:])
+            seconds = time.monotonic() - begun
+            two = rounds(training, lambda s: len(s) == ROUNDS)
             return {"what": "filling", "bytes": size,
-                    "seconds": time.monotonic() - begun,
-                    "alone": alone, "filling": during, "wrong": 0}
+                    "seconds": seconds, "alone": alone,
+                    "filling": during, "two": two, "wrong": 0}
     finally:
         t.stop()
 
