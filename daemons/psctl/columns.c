@@ -94,6 +94,7 @@ static const struct column node_columns[] = {
     COLUMN(NULL, "memory", "memory_limit", BYTES),
     COLUMN(NULL, "reserved", "memory_reserved", BYTES),
     COLUMN(NULL, "taken", "memory_used", BYTES),
+    COLUMN(NULL, "kept", "memory_kept", BYTES),
     COLUMN(NULL, "full", "memory_short", NONE),
     {">CERTIFICATE", .text = add_certificate},
     COLUMN(NULL, "certificate_ends", "certificate_ends", TIME),

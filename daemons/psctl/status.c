@@ -634,6 +634,7 @@ struct totals {
     uint64_t bytes_in;
     uint64_t bytes_out;
     uint64_t stored_bytes;
+    uint64_t kept_bytes;
     uint64_t rounds_rate;
     uint64_t in_rate;
     uint64_t out_rate;
@@ -657,6 +658,7 @@ static struct totals compute_totals(const struct report *r)
             t.bytes_in += n->bytes_in;
             t.bytes_out += n->bytes_out;
             t.stored_bytes += n->stored_bytes;
+            t.kept_bytes += n->memory_kept;
             t.rounds_rate += n->rounds_rate;
             t.in_rate += n->in_rate;
             t.out_rate += n->out_rate;
@@ -680,13 +682,19 @@ static void show_traffic(const struct totals *t)
     char in[32];
     char out[32];
     char held[32];
+    char kept[32];
 
     format_count(t->rounds, rounds, sizeof(rounds));
     format_bytes(t->bytes_in, in, sizeof(in));
     format_bytes(t->bytes_out, out, sizeof(out));
     format_bytes(t->stored_bytes, held, sizeof(held));
-    printf("servers  %s rounds of partitions, %s in, %s out, %s held\n", rounds,
+    format_bytes(t->kept_bytes, kept, sizeof(kept));
+    printf("servers  %s rounds of partitions, %s in, %s out, %s held", rounds,
            in, out, held);
+    if (t->kept_bytes > 0) {
+        printf(", %s in state memory", kept);
+    }
+    putchar('\n');
     format_count(t->rounds_rate, rounds, sizeof(rounds));
     format_bytes(t->in_rate, in, sizeof(in));
     format_bytes(t->out_rate, out, sizeof(out));

@@ -47,6 +47,9 @@
 /* Bytes of copies on their way to a backup: enough for the delay of a fast
  * network, and what a server that falls behind may cost. */
 #define PS_COPYING_BYTES_MAX       (64ull * 1024u * 1024u)
+/* Percent of its partitions by which a backup is more filled when the scheduler
+ * hears of it: ten messages for each. */
+#define PS_FILLED_STEP             10u
 /* Names of the training scalars of one job; further ones are refused. Enough for
  * curves that a person compares, and a page of metrics stays short. */
 #define PS_SCALARS_MAX             32u

@@ -186,6 +186,10 @@ class Soak:
         for d in self.trio.daemons.values():
             if not d.alive():
                 self.missed.append(f"{d.name} ended")
+        # Nobody knows that the ranks of a job have left that psched and an agent
+        # had not heard of before they died: it ends after a minute.
+        harness.wait_for(lambda: not self.trio.open_jobs(), "the end of all jobs",
+                         60 + harness.PATIENCE)
         self.trio.await_empty()
         self.trio.stop()
 

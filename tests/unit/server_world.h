@@ -437,7 +437,9 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
             return;
         }
         if (msg->code == PS_MSG_FILLED) {
-            w->filled_epoch = msg->filled.epoch;
+            if (msg->filled.percent == 100) {
+                w->filled_epoch = msg->filled.epoch;
+            }
             return;
         }
         if (msg->code == PS_MSG_TRACE_ENTRIES) {

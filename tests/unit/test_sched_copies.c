@@ -47,8 +47,9 @@ static const struct ps_rec_place *place_of(const struct job *j,
 static void deliver_filled(struct job *j, struct peer *server, uint32_t epoch)
 {
     deliver_msg(j->w, server,
-                (struct ps_msg){.code = PS_MSG_FILLED,
-                                .filled = {.gen = j->gen, .epoch = epoch}});
+                (struct ps_msg){
+                    .code = PS_MSG_FILLED,
+                    .filled = {.gen = j->gen, .epoch = epoch, .percent = 100}});
 }
 
 static void fill(struct job *j, struct peer *server)
@@ -100,6 +101,44 @@ static void servers_of_a_job_are_backups_of_each_other(void **state)
     assert_int_not_equal(place_of(&j, j.s[0], j.s[0])->number,
                          place_of(&j, j.s[1], j.s[0])->number);
     assert_int_equal(last_job_state(j.s[0])->replicas, 2);
+    end(&j);
+}
+
+/* The answer to operators about the copies of the only job. */
+static const char *copies_shown(struct job *j, struct peer *ctl)
+{
+    deliver_unsequenced(j->w, ctl,
+                        (struct ps_msg){.code = PS_MSG_QUERY,
+                                        .query = {.what = PS_QUERY_JOBS}});
+    return last_msg(ctl, PS_MSG_JOB_ROW)->job_row.copies;
+}
+
+static void deliver_percent(struct job *j, struct peer *server, uint8_t percent)
+{
+    const uint32_t epoch = place_of(j, server, server)->epoch;
+
+    deliver_msg(
+        j->w, server,
+        (struct ps_msg){
+            .code = PS_MSG_FILLED,
+            .filled = {.gen = j->gen, .epoch = epoch, .percent = percent}});
+}
+
+static void operators_see_how_far_backups_are_filled(void **state)
+{
+    struct job j = start_copied_job();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "psctl");
+
+    (void)state;
+    assert_string_equal(copies_shown(&j, ctl), "filling 0 %");
+    deliver_percent(&j, j.s[0], 80);
+    assert_string_equal(copies_shown(&j, ctl), "filling 40 %");
+    fill(&j, j.s[0]);
+    assert_string_equal(copies_shown(&j, ctl), "filling 50 %");
+    /* For displays alone: the backup of this one does not count. */
+    deliver_percent(&j, j.s[1], 99);
+    lose(&j, j.s[1]);
+    assert_failed(&j, "it had the only copy of 1 key of job train");
     end(&j);
 }
 
@@ -387,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_of_a_job_are_backups_of_each_other),
+        cmocka_unit_test(operators_see_how_far_backups_are_filled),
         cmocka_unit_test(a_backup_that_counts_takes_over),
         cmocka_unit_test(a_backup_of_an_old_file_does_not_take_over),
         cmocka_unit_test(a_failed_job_has_no_lost_backup),

@@ -15,6 +15,7 @@ struct ps_server_target {
     struct ps_map *parts; /* struct ps_server_copy, by partition. */
     uint32_t unfilled;    /* Of them, those that are not filled yet. */
     bool is_filled;       /* All do: the target counts. */
+    uint8_t percent;      /* That the scheduler has heard of. */
 };
 
 /* Every buffer of a partition, by bit. */

@@ -105,12 +105,30 @@ static void report_filled(struct ps_server_step *st,
     ps_server_uplink_send_msg(
         st, &(struct ps_msg){
                 .code = PS_MSG_FILLED,
-                .filled = {.gen = t->job->gen, .epoch = t->job->copies.epoch}});
+                .filled = {.gen = t->job->gen,
+                           .epoch = t->job->copies.epoch,
+                           .percent = t->is_filled ? 100 : t->percent}});
+}
+
+/* Reports each step of PS_FILLED_STEP percent. */
+static void report_progress(struct ps_server_step *st,
+                            struct ps_server_target *t)
+{
+    const size_t all = ps_map_count(t->parts);
+    const uint32_t percent = (uint32_t)(100 * (all - t->unfilled) / all);
+
+    if (percent >= t->percent + PS_FILLED_STEP) {
+        t->percent = (uint8_t)percent;
+        report_filled(st, t);
+    }
 }
 
 /* The target has all its partitions, and replies wait for it: it counts. */
 static void check_filled(struct ps_server_step *st, struct ps_server_target *t)
 {
+    if (t->unfilled > 0) {
+        report_progress(st, t);
+    }
     if (t->unfilled > 0 || t->is_filled) {
         return;
     }

@@ -158,6 +158,8 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
         .resent = stats.resent,
         .waiting_requests = stats.waiting_requests,
         .memory_used = ps_pool_used(s->opt.pool),
+        .memory_kept = s->opt.records != NULL ? ps_records_bytes(s->opt.records)
+                                              : 0,
         .memory_short = ps_server_memory_is_short(s),
         .draining = s->draining,
         .certificate_ends = s->certificate.at,

@@ -37,6 +37,7 @@ static void change_place(struct ps_sched_step *st,
     on->backup = backup != NULL ? backup->node : 0;
     on->backup_instance = backup != NULL ? backup->instance : 0;
     on->is_filled = false;
+    on->filled_percent = 0;
 }
 
 /* Appends "server A, B", for the owner and the backup of a place; returns the
@@ -239,6 +240,10 @@ void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
         on->is_filled) {
         return;
     }
+    if (m->percent < 100) {
+        on->filled_percent = m->percent;
+        return;
+    }
     const struct ps_member *backup = ps_members_get(&st->s->members,
                                                     on->backup);
     struct ps_str pair = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
@@ -254,22 +259,26 @@ void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
 
 void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out)
 {
-    uint32_t filling = 0;
     uint32_t alone = 0;
+    uint32_t count = 0;
+    uint32_t percent = 0;
 
     if (!ps_sched_job_has_copies(j)) {
         return;
     }
     for (uint32_t i = 0; i < j->servers.count; i++) {
-        alone += j->servers.list[i].backup == 0;
-        filling += j->servers.list[i].backup != 0 &&
-                   !j->servers.list[i].is_filled;
+        const struct ps_sched_job_server *on = &j->servers.list[i];
+
+        alone += on->backup == 0;
+        count++;
+        percent += on->is_filled ? 100u : on->filled_percent;
     }
-    if (alone + filling == 0) {
-        ps_str_add(out, j->servers.count > 0 ? "two" : "");
+    if (alone > 0) {
+        ps_str_addf(out, "alone %u of %u", alone, count);
+    } else if (percent < 100 * count) {
+        ps_str_addf(out, "filling %u %%", percent / count);
     } else {
-        ps_str_addf(out, "%s %u of %u", alone > 0 ? "alone" : "filling",
-                    alone > 0 ? alone : filling, j->servers.count);
+        ps_str_add(out, count > 0 ? "two" : "");
     }
 }
 

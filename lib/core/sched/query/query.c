@@ -86,6 +86,7 @@ static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                          .memory_limit = m->memory_limit,
                          .memory_reserved = m->reserved_bytes,
                          .memory_used = p->memory_used,
+                         .memory_kept = p->memory_kept,
                          .memory_short = p->memory_short,
                          .unreachable = m->probe.unreachable != 0
                                             ? ps_strerror(m->probe.unreachable)
