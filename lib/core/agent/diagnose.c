@@ -126,7 +126,7 @@ static void report_unheard(const struct ps_agent_step *st,
             ps_str_add(t, "; ");
         }
         if (s->removed) {
-            ps_str_addf(t, "a server in place of %s, which is gone",
+            ps_str_addf(t, "server %s, which is gone, or another in its place",
                         server_name_of(s));
         } else if (ps_dialer_is_connected(caller)) {
             ps_str_addf(t,

@@ -740,3 +740,34 @@ void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
         ps_sched_keys_send_placements(st, j);
     }
 }
+
+uint32_t ps_sched_keys_count_on(const struct ps_sched_job *j, uint32_t node)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
+
+        count += k != NULL && ps_sched_key_is_on(k, node);
+    }
+    return count;
+}
+
+void ps_sched_job_describe_awaited(const struct ps_sched_job *j, ps_time now,
+                                   struct ps_str *out)
+{
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        const struct ps_sched_job_server *on = &j->servers.list[i];
+        const uint32_t keys = ps_sched_keys_count_on(j, on->node);
+
+        if (ps_sched_job_is_open(j) && on->return_by != PS_TIME_NEVER) {
+            ps_str_addf(
+                out,
+                "server %s, which has the only copy of %u key%s (%.0f s left)",
+                on->name, keys, keys == 1 ? "" : "s",
+                (double)(on->return_by - ps_time_min(on->return_by, now)) /
+                    1e9);
+            return;
+        }
+    }
+}

@@ -183,18 +183,6 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
 
 /* --------------------------------------------------------- losses of servers */
 
-static uint32_t count_keys_on(const struct ps_sched_job *j, uint32_t node)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < j->keys.count; i++) {
-        const struct ps_sched_key *k = j->keys.list[i];
-
-        count += k != NULL && ps_sched_key_is_on(k, node);
-    }
-    return count;
-}
-
 /* Removes a lost server from the job. Its partitions go to the others, or to a
  * replacement; the job fails when neither is possible, with `advice` behind the
  * loss of an only copy. */
@@ -215,7 +203,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (had_data &&
         (j->optimizer.declared.name != NULL || ps_sched_job_has_copies(j))) {
-        const uint32_t keys = count_keys_on(j, node);
+        const uint32_t keys = ps_sched_keys_count_on(j, node);
 
         ps_str_addf(&reason, "; it had the only copy of %u key%s of job %s%s",
                     keys, keys == 1 ? "" : "s", j->name, advice);
@@ -253,26 +241,6 @@ static bool is_waiting(const struct ps_sched_job *j,
     return on->return_by != PS_TIME_NEVER && ps_sched_job_is_open(j);
 }
 
-void ps_sched_job_describe_wait(const struct ps_sched_job *j, ps_time now,
-                                struct ps_str *out)
-{
-    for (uint32_t i = 0; i < j->servers.count; i++) {
-        const struct ps_sched_job_server *on = &j->servers.list[i];
-        const uint32_t keys = count_keys_on(j, on->node);
-
-        if (is_waiting(j, on)) {
-            ps_str_addf(
-                out,
-                "waits for server %s, which has the only copy of %u "
-                "key%s (%.0f s left)",
-                on->name, keys, keys == 1 ? "" : "s",
-                (double)(on->return_by - ps_time_min(on->return_by, now)) /
-                    1e9);
-            return;
-        }
-    }
-}
-
 /* True: the job waits for the next process of the server, which has its memory
  * (rule O4). Agents have what a job of rounds needs without an optimizer; it
  * does not wait for a host that may be lost, too. */
@@ -290,7 +258,7 @@ static bool may_return(const struct ps_sched_job *j,
 static void await_return(struct ps_sched_step *st, struct ps_sched_job *j,
                          struct ps_sched_job_server *on, const char *why)
 {
-    const uint32_t keys = count_keys_on(j, on->node);
+    const uint32_t keys = ps_sched_keys_count_on(j, on->node);
     struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     on->ready_version = 0;

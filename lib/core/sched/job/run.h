@@ -227,6 +227,11 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
  * ps_sched_keys_reassign(). The caller announces them. */
 int ps_sched_keys_take_over(struct ps_sched_step *st, struct ps_sched_job *j,
                             uint32_t gone, uint32_t next, struct ps_str *why);
+/* Number of keys with a partition on the server. */
+uint32_t ps_sched_keys_count_on(const struct ps_sched_job *j, uint32_t node);
+/* Appends the server for which the job waits, if it waits for one. */
+void ps_sched_job_describe_awaited(const struct ps_sched_job *j, ps_time now,
+                                   struct ps_str *out);
 /* Begins to send agents the placements that have changed. */
 void ps_sched_keys_announce(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Sends agents the placements that they lack: some now, the others from
@@ -353,9 +358,6 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, bool is_silent,
                                const char *why);
-/* Appends the server for which the job waits, if it waits for one. */
-void ps_sched_job_describe_wait(const struct ps_sched_job *j, ps_time now,
-                                struct ps_str *out);
 /* Loses the workers that an agent on a fresh link has not reported. */
 void ps_sched_workers_drop_missing(struct ps_sched_step *st,
                                    struct ps_member *agent);

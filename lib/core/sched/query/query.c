@@ -211,8 +211,13 @@ static const char *describe_standstill(const struct ps_sched *s,
                                        const struct ps_sched_job *j,
                                        ps_time now, struct ps_str *text)
 {
+    struct ps_str awaited = PS_STR_ROOM(256);
+
     ps_sched_describe_servers(s, j, text);
-    ps_sched_job_describe_wait(j, now, text);
+    ps_sched_job_describe_awaited(j, now, &awaited);
+    if (awaited.len > 0) {
+        ps_str_addf(text, "waits for %s", awaited.data);
+    }
     return text->len > 0 ? text->data : ps_sched_diverged_text(s, j);
 }
 

@@ -186,6 +186,10 @@ static void list_missing_in_round(struct missing *out,
     struct ps_str also;
 
     ps_str_init(&also, out->other_causes, sizeof(out->other_causes));
+    ps_sched_job_describe_awaited(j, st->now, &also);
+    if (also.len > 0) {
+        return; /* Agents lack the same server, and do not know why. */
+    }
     ps_sched_norm_describe_missing(j, stall->key, &also);
     describe_short_memory(st->s, j, stall->key, &also);
     if (stall->unheard[0] != '\0') {
