@@ -112,11 +112,11 @@ static void open_state(struct app *app, const struct psserver_options *o,
         drop_state("store.keep is off");
         return;
     }
-    if (o->compute.device != PS_COMPUTE_CPU) {
-        drop_state("compute.device is not cpu");
+    if (facts->process.gpu != NULL) {
+        drop_state("optimizer states are on a GPU (compute.device)");
         ps_log(PS_LOG_NOTICE,
-               "state does not outlive this process: compute.device may have "
-               "optimizer states on a GPU");
+               "state does not outlive this process: optimizer states are on a "
+               "GPU (compute.device)");
         return;
     }
     f = take_state();
