@@ -554,6 +554,26 @@ static void check_standstill(const struct report *r,
     add_printable(&s, j->standstill, 512);
 }
 
+/* Reports a job with copies whose next loss may end it. */
+static void check_copies(const struct report *r, const struct ps_msg_job_row *j,
+                         struct health *h)
+{
+    static const char alone[] = "alone ";
+    struct ps_str s;
+
+    if (!job_is_open(j) || strncmp(j->copies, alone, strlen(alone)) != 0) {
+        return;
+    }
+    s = begin_finding(h, LEVEL_PROBLEM,
+                      "start psserver on another host, or give servers more "
+                      "store.memory");
+    ps_str_add(&s, "job ");
+    add_job_name(&s, r, j->name, j->uid);
+    ps_str_add(&s, " has no backup for ");
+    add_printable(&s, j->copies + strlen(alone), 80);
+    ps_str_add(&s, " servers (replicas: 2): no other server fits");
+}
+
 /* Reports jobs that stand still; and those with lost ranks, which may train on
  * without them or stall without a visible wait. */
 static void check_jobs(const struct report *r, struct health *h)
@@ -568,6 +588,7 @@ static void check_jobs(const struct report *r, struct health *h)
         struct ps_str s;
 
         check_standstill(r, j, h);
+        check_copies(r, j, h);
         if (!job_is_open(j) || j->ranks_lost == 0) {
             continue;
         }
@@ -712,10 +733,16 @@ void show_open_jobs(const struct report *r, size_t most)
     table_init(&t, none, COUNT(none));
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_job_row *j = &rows->row[i]->job_row;
+        struct ps_str mode = PS_STR_ROOM(160);
         char text[32];
 
         if (!job_is_open(j) || count == most) {
             continue;
+        }
+        ps_str_add(&mode, ps_mode_name(j->mode));
+        if (j->copies[0] != '\0') {
+            ps_str_add(&mode, ", copies: ");
+            add_printable(&mode, j->copies, 80);
         }
         count++;
         table_cell(&t, "job    ");
@@ -728,7 +755,7 @@ void show_open_jobs(const struct report *r, size_t most)
         table_cell(&t, "%s", text);
         format_age(j->age_ns, text, sizeof(text));
         table_cell(&t, "%s", text);
-        table_cell(&t, "%s", ps_mode_name(j->mode));
+        table_cell(&t, "%s", mode.data);
     }
     if (count > 0) {
         table_print(&t, false);

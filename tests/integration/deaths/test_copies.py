@@ -62,6 +62,10 @@ def test_a_job_without_another_server_goes_on_alone(trio):
     t.kill("ps1")
     training.round()
     assert t.ask("jobs")["jobs"][0]["copies"] == "alone 1 of 1"
+    code, out, _ = t.psctl("status")
+    assert code == 3 and ", copies: alone 1 of 1\n" in out, out
+    assert ("job job has no backup for 1 of 1 servers (replicas: 2): no other server "
+            "fits") in out, out
     t.kill("ps0")
     training.say()
     for w in training.job:

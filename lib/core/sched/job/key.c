@@ -630,11 +630,17 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
 }
 
 static void record_takeover(struct ps_sched_step *st,
-                            const struct ps_sched_job *j, uint32_t parts)
+                            const struct ps_sched_job *j, uint32_t gone,
+                            uint32_t parts)
 {
+    const struct ps_member *m = ps_members_get(&st->s->members, gone);
     struct ps_str s = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
 
-    ps_str_addf(&s, "%u partitions of a lost server", parts);
+    if (parts == 0) {
+        return;
+    }
+    ps_str_addf(&s, "%u partition%s of server %s", parts, parts == 1 ? "" : "s",
+                m != NULL ? m->name : "?");
     ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "taken over", false,
                        s.data);
 }
@@ -672,7 +678,7 @@ static void record_moved(struct ps_sched_step *st, struct ps_sched_job *j,
                        "job %s gen %" PRIu64
                        " %u partitions moved from node %u",
                        j->name, j->gen, parts, gone);
-    record_takeover(st, j, parts);
+    record_takeover(st, j, gone, parts);
 }
 
 void ps_sched_keys_announce(struct ps_sched_step *st, struct ps_sched_job *j)
