@@ -53,7 +53,7 @@ static void check_slot_credit(struct world *w, const struct wnode *server,
     } else if (now->received_bytes > was->announced_bytes) {
         const uint64_t excess = now->received_bytes - was->announced_bytes;
 
-        if (excess >= job->largest_part) {
+        if (excess >= job->largest_part + w->lied_bytes) {
             world_fail(w,
                        "%s received %llu bytes of slot %u of job %llu beyond "
                        "its credit, a partition or more",

@@ -306,6 +306,7 @@ struct world {
     uint64_t subflow_frames; /* Frames that subflows carried. */
     uint64_t acks_ahead;     /* Acknowledgements sent ahead of data. */
     uint64_t lies;           /* Messages of peers that lie. */
+    uint64_t lied_bytes;     /* Their payloads, which agents do not count. */
     uint64_t overtakes;      /* Frames that went ahead of queued ones. */
     uint64_t output_closes;  /* Connections closed for queued output. */
     uint64_t sched_bytes;    /* Memory that the scheduler has allocated. */

@@ -210,6 +210,7 @@ static void receive_lie(struct world *w, struct wnode *n, ps_conn_id conn,
     }
     ev.msg.msg = &l->msg;
     w->lies++;
+    w->lied_bytes += l->len;
     world_step(w, n, &ev);
     ps_buf_unref(payload.buf);
 }
