@@ -522,7 +522,7 @@ const struct verb verbs[] = {
              "the\n"
              "exit code is 3. Lost ranks, servers that are gone, jobs that "
              "wait for\n"
-             "too long.\n",
+             "too long or have lost their second copy.\n",
      .flags = {{WATCH}, {AFTER}}},
     {.name = "jobs",
      .group = GROUP_LOOK,
@@ -532,7 +532,10 @@ const struct verb verbs[] = {
                {WORDS("cancel NAME",
                       "end a job; its workers get an error that says so"),
                 .access = ACCESS_USER, .read = read_job, .ask = ask_cancel}},
-     .text = "'cancel' ends a job: its workers get an error that says so. It "
+     .text = "COPIES is of jobs with replicas: 2: two; filling 40 %, of what "
+             "backups\n"
+             "have to get; or alone 1 of 3, servers without a backup.\n\n"
+             "'cancel' ends a job: its workers get an error that says so. It "
              "is for\n"
              "the owner of the job, root and the user of psched, on psched's "
              "host.\n",
