@@ -373,6 +373,14 @@ static void norms_of_the_scheduler_before_go_on(void **state)
     deliver_square(&j, 1, 0, 6, PS_STAGE_GRADIENT, 0);
     deliver_norms(&j, 0, 0, 6, PS_STAGE_GRADIENT, 50, 0);
     assert_true(norms_at(&j, 1)->square_sum == 50);
+    /* Nor does that of a stage that a server has left. */
+    deliver_square(&j, 1, 0, 7, PS_STAGE_GRADIENT, 0);
+    deliver_square(&j, 0, 0, 7, PS_STAGE_DIRECTION, 0);
+    deliver_norms(&j, 0, 0, 7, PS_STAGE_GRADIENT, 60, 0);
+    assert_true(norms_at(&j, 1)->square_sum == 60);
+    deliver_square(&j, 1, 0, 7, PS_STAGE_DIRECTION, 0);
+    assert_int_equal(norms_at(&j, 1)->stage, PS_STAGE_DIRECTION);
+    assert_true(norms_at(&j, 0)->square_sum == 2);
     finish_job(&j);
 }
 

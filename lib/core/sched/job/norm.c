@@ -121,19 +121,6 @@ static int compare_stage(const struct ps_msg_norm_part *m,
     return (int)m->stage - (int)n->result.stage;
 }
 
-static void begin_allreduce(struct ps_sched_key *k,
-                            const struct ps_msg_norm_part *m)
-{
-    if (k->norm == NULL) {
-        k->norm = ps_calloc(1, sizeof(*k->norm));
-    }
-    k->norm->prior_result = k->norm->result;
-    k->norm->result = (struct ps_msg_norm_result){
-        .gen = m->gen, .key = m->key, .round = m->round, .stage = m->stage};
-    k->norm->pending = ps_calloc(1, sizeof(*k->norm->pending));
-    ps_bits_init(&k->norm->pending->arrived, k->part_count);
-}
-
 /* True: the key takes part in the global norm: dense, real, no collective. */
 static bool is_in_global_norm(const struct ps_sched_key *k)
 {
@@ -222,6 +209,34 @@ static void publish_last(struct ps_sched_step *st, struct ps_sched_job *j)
             publish_with_global(st, j, k);
         }
     }
+}
+
+/* Gives up the sum of a key: a server has its result. */
+static void drop_pending(struct ps_sched_step *st, struct ps_sched_job *j,
+                         struct ps_sched_norm *n)
+{
+    pending_free(n);
+    if (n->awaits_global) {
+        n->awaits_global = false;
+        publish_last(st, j); /* Counts those that still wait. */
+    }
+}
+
+static void begin_allreduce(struct ps_sched_step *st, struct ps_sched_job *j,
+                            struct ps_sched_key *k,
+                            const struct ps_msg_norm_part *m)
+{
+    if (k->norm == NULL) {
+        k->norm = ps_calloc(1, sizeof(*k->norm));
+    }
+    if (k->norm->pending == NULL) {
+        k->norm->prior_result = k->norm->result;
+    }
+    drop_pending(st, j, k->norm);
+    k->norm->result = (struct ps_msg_norm_result){
+        .gen = m->gen, .key = m->key, .round = m->round, .stage = m->stage};
+    k->norm->pending = ps_calloc(1, sizeof(*k->norm->pending));
+    ps_bits_init(&k->norm->pending->arrived, k->part_count);
 }
 
 static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
@@ -419,8 +434,7 @@ void ps_sched_on_norm_result(struct ps_sched_step *st, struct ps_member *server,
         if (k->norm->pending == NULL) {
             k->norm->prior_result = k->norm->result;
         }
-        pending_free(k->norm);
-        k->norm->awaits_global = false;
+        drop_pending(st, j, k->norm);
         k->norm->result = *m;
         broadcast_result(st, j, k, m);
     }
@@ -451,16 +465,18 @@ void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
         send_norm_result(st, server, &k->norm->prior_result);
         return;
     }
-    if (order < 0 ||
-        (order > 0 && k->norm != NULL && k->norm->pending != NULL)) {
-        return; /* Late: its own result was sent before it arrived. */
+    /* Late: its own result was sent before it arrived. Or a server has gone on by
+     * a result of the scheduler before, which comes. */
+    if (order < 0 || (order > 0 && !j->store.was_loaded && k->norm != NULL &&
+                      k->norm->pending != NULL)) {
+        return;
     }
     if (order == 0 && k->norm->pending == NULL) {
         send_norm_result(st, server, &k->norm->result);
         return;
     }
     if (order > 0) {
-        begin_allreduce(k, m);
+        begin_allreduce(st, j, k, m);
     }
     k->norm->number = ps_max_u64(k->norm->number, m->number);
     note_answered(st, j, m->number);
