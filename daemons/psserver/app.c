@@ -95,9 +95,9 @@ static void share_state(struct app *app)
     int fd = ps_state_file_open_reader(app->state);
 
     if (fd >= 0) {
-        ps_records_set_arena(app->records,
-                             ps_arenas_add(app->arenas, fd,
-                                           ps_state_file_size(app->state)));
+        ps_records_set_arena(
+            app->records,
+            ps_arenas_add(app->arenas, fd, ps_state_file_size(app->state)));
     }
 }
 

@@ -444,10 +444,9 @@ static void jobs_hear_of_a_restarted_backup_one_by_one(void **state)
     send_own_place(w, GEN, 3, 501);
     assert_int_equal(copying_bytes(w, 500), none);
     assert_int_equal(copying_bytes(w, 501), 17);
-    sched_send_job_state(w,
-                         &(struct job_options){.gen = GEN + 1,
-                                               .version = 99,
-                                               .phase = PS_JOB_PHASE_ENDED});
+    sched_send_job_state(w, &(struct job_options){.gen = GEN + 1,
+                                                  .version = 99,
+                                                  .phase = PS_JOB_PHASE_ENDED});
     sched_end(w);
     assert_int_equal(copying_bytes(w, 501), none);
     world_free(w);
