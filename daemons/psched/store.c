@@ -60,8 +60,7 @@ static const char *const texts[STATEMENTS] = {
     /* Keys are unsigned numbers, which SQLite has not: rows of one kind come in
      * the order of the keys below 2^63, which are all. Kind 0 is the reserve of a
      * process that died while it made it. */
-    [READ] = "SELECT kind, a, b, value FROM row WHERE kind != 0 "
-             "ORDER BY kind, a, b",
+    [READ] = "SELECT * FROM row WHERE kind != 0 ORDER BY kind, a, b",
 };
 
 struct psched_store {
