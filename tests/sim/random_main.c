@@ -469,6 +469,7 @@ static void add_copy_faults(struct world_options *o, struct ps_rng *r)
     o->faults.rebalance = 0;
     if (ps_rng_chance(r, 700)) {
         o->faults.isolate = false;
+        o->faults.part = false; /* See add_faults(). */
         o->faults.copy_loss = 1 + (uint32_t)ps_rng_below(r, 8);
         o->faults.server_back = true;
         o->think_time = ps_rng_chance(r, 500) ? PS_SECONDS(3) / o->rounds
