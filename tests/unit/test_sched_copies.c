@@ -5,13 +5,15 @@
 
 #include "sched_world.h"
 
-/* A running job with copies, with a key on both servers. */
-static struct job start_copied_job(void)
+static struct job start_job_on(bool keep)
 {
     struct job j = {.w = world_new()};
 
-    j.s[0] = join_peer(j.w, PS_ROLE_SERVER, "s0");
-    j.s[1] = join_peer(j.w, PS_ROLE_SERVER, "s1");
+    for (uint32_t i = 0; i < 2; i++) {
+        j.s[i] = peer_new(j.w, PS_ROLE_SERVER, i == 0 ? "s0" : "s1");
+        j.s[i]->keep = keep;
+        connect_peer(j.w, j.s[i]);
+    }
     j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
     j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
     for (uint64_t i = 0; i < 4; i++) {
@@ -26,6 +28,12 @@ static struct job start_copied_job(void)
     open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
     return j;
+}
+
+/* A running job with copies, with a key on both servers. */
+static struct job start_copied_job(void)
+{
+    return start_job_on(false);
 }
 
 /* The place of a server as the other one knows it; NULL: it has none. */
@@ -338,6 +346,24 @@ static void a_backup_that_is_being_filled_does_not_take_over(void **state)
     end(&j);
 }
 
+/* The next process of a server has the memory of its own place alone. */
+static void a_backup_that_was_lost_does_not_take_over(void **state)
+{
+    struct job j = start_job_on(true);
+    const uint32_t before = place_of(&j, j.s[0], j.s[0])->epoch;
+
+    (void)state;
+    fill(&j, j.s[0]);
+    lose(&j, j.s[1]);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, 0);
+    assert_true(place_of(&j, j.s[0], j.s[0])->epoch > before);
+    drop_inbox(j.a[0]);
+    lose(&j, j.s[0]); /* The job waits for both. */
+    assert_null(find_msg(j.a[0], PS_MSG_KEY_OPENED));
+    assert_int_equal(last_job_state(j.s[1])->places_count, 2);
+    end(&j);
+}
+
 static void only_the_epoch_of_a_place_fills_it(void **state)
 {
     struct job j = start_copied_job();
@@ -435,6 +461,7 @@ int main(void)
         cmocka_unit_test(a_server_with_free_memory_again_becomes_a_backup),
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
+        cmocka_unit_test(a_backup_that_was_lost_does_not_take_over),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),
         cmocka_unit_test(a_place_gets_another_backup_after_a_loss),
         cmocka_unit_test(a_job_waits_for_its_second_server),
