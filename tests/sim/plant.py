@@ -983,6 +983,8 @@ BY_TESTS = {
         "unit/test_server_kept.c",
     "server/restore: trusts its memory more than its agents":
         "unit/test_server_kept.c",
+    "server/restore: replaces a migrated value by one of the same version":
+        "unit/test_server.c",
     "agent/reply: takes the next process of a server for the last":
         "unit/test_agent_links.c",
     "sched/copies: promotes a backup that is being filled":

@@ -1362,6 +1362,28 @@ static void takeover_with_an_optimizer_is_refused(void **state)
     world_free(w);
 }
 
+/* An agent that does not know yet of the optimizer sends its value. */
+static void restore_of_a_version_that_is_there_changes_nothing(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = params, .params_count = 1});
+    const float zero = 0;
+
+    (void)state;
+    agent_init(&w->agents[0], 1, 1, &zero);
+    agent_push_f32(&w->agents[0], 1, 1, 2);
+    assert_int_equal(w->agents[0].seen[1].value_version, 1);
+    for (uint64_t version = 0; version <= 1; version++) {
+        agent_restore(&w->agents[0], 1, version, 3, true);
+        assert_int_equal(w->agents[0].seen[1].error, 0);
+    }
+    agent_push_f32(&w->agents[0], 1, 2, 5);
+    assert_int_equal(w->agents[0].seen[1].value_version, 2);
+    assert_true(agent_f32(&w->agents[0], 1) == -7);
+    world_free(w);
+}
+
 /* ---------------------------------------------------------------- credit */
 
 /* Small, because sanitizers take long for large memory; a frame of its own. */
@@ -2596,6 +2618,7 @@ int main(void)
         cmocka_unit_test(version_is_lost_when_no_slot_reports_its_value),
         cmocka_unit_test(lost_value_is_reported_when_the_uplink_resumes),
         cmocka_unit_test(takeover_with_an_optimizer_is_refused),
+        cmocka_unit_test(restore_of_a_version_that_is_there_changes_nothing),
         cmocka_unit_test(agent_ahead_of_the_others_is_paused),
         cmocka_unit_test(lead_of_an_agent_is_limited_by_the_window),
         cmocka_unit_test(credit_never_stops_all_agents),
