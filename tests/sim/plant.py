@@ -991,6 +991,8 @@ BY_TESTS = {
         "unit/test_sched_copies.c",
     "sched/copies: promotes a backup that was lost":
         "unit/test_sched_copies.c",
+    "sched/copies: leaves the place of a backup that takes over another as it is":
+        "unit/test_sched_copies.c",
     "server/backup: takes a step to another version than the one before":
         "unit/test_server_copies.c",
     "server/backup: takes a step under another declaration":

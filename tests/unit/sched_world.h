@@ -627,7 +627,7 @@ static inline void open_key(struct world *w, struct peer *agent, uint64_t gen,
  * ranks 0, 1 are workers 1, 2 of a0; ranks 2, 3 are workers 1, 2 of a1. */
 struct job {
     struct world *w;
-    struct peer *s[2];
+    struct peer *s[3]; /* Most tests have two. */
     struct peer *a[2];
     uint64_t gen;
 };

@@ -5,27 +5,29 @@
 
 #include "sched_world.h"
 
-static struct job start_job_on(bool keep)
+static struct job start_job_on(uint32_t servers, bool keep)
 {
+    static const char *const names[] = {"s0", "s1", "s2"};
     struct job j = {.w = world_new()};
 
-    for (uint32_t i = 0; i < 2; i++) {
-        j.s[i] = peer_new(j.w, PS_ROLE_SERVER, i == 0 ? "s0" : "s1");
+    for (uint32_t i = 0; i < servers; i++) {
+        j.s[i] = peer_new(j.w, PS_ROLE_SERVER, names[i]);
         j.s[i]->keep = keep;
         connect_peer(j.w, j.s[i]);
     }
     j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
     j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
     for (uint64_t i = 0; i < 4; i++) {
-        struct ps_msg msg = make_job_open(1 + i % 2, 4, 2, -1);
+        struct ps_msg msg = make_job_open(1 + i % 2, 4, servers, -1);
 
         msg.job_open.replicas = 2;
         deliver_msg(j.w, j.a[i / 2], msg);
     }
     j.gen = last_job_opened(j.a[0])->gen;
-    deliver_job_ready(j.w, j.s[0]);
-    deliver_job_ready(j.w, j.s[1]);
-    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
+    for (uint32_t i = 0; i < servers; i++) {
+        deliver_job_ready(j.w, j.s[i]);
+    }
+    open_key(j.w, j.a[0], j.gen, 1, "w", 3000000);
     assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
     return j;
 }
@@ -33,7 +35,7 @@ static struct job start_job_on(bool keep)
 /* A running job with copies, with a key on both servers. */
 static struct job start_copied_job(void)
 {
-    return start_job_on(false);
+    return start_job_on(2, false);
 }
 
 /* The place of a server as the other one knows it; NULL: it has none. */
@@ -349,7 +351,7 @@ static void a_backup_that_is_being_filled_does_not_take_over(void **state)
 /* The next process of a server has the memory of its own place alone. */
 static void a_backup_that_was_lost_does_not_take_over(void **state)
 {
-    struct job j = start_job_on(true);
+    struct job j = start_job_on(2, true);
     const uint32_t before = place_of(&j, j.s[0], j.s[0])->epoch;
 
     (void)state;
@@ -361,6 +363,28 @@ static void a_backup_that_was_lost_does_not_take_over(void **state)
     lose(&j, j.s[0]); /* The job waits for both. */
     assert_null(find_msg(j.a[0], PS_MSG_KEY_OPENED));
     assert_int_equal(last_job_state(j.s[1])->places_count, 2);
+    end(&j);
+}
+
+/* Its own backup has nothing of what it took over. */
+static void a_server_that_took_over_goes_on_alone(void **state)
+{
+    struct job j = start_job_on(3, false);
+    struct ps_rec_place before;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        before = *place_of(&j, j.s[i], j.s[i]);
+        assert_int_equal(before.backup, j.s[(i + 1) % 3]->node);
+        fill(&j, j.s[i]);
+    }
+    lose(&j, j.s[1]);
+    assert_false(place_of(&j, j.s[2], j.s[2])->filled);
+    assert_true(place_of(&j, j.s[2], j.s[2])->epoch > before.epoch);
+    deliver_filled(&j, j.s[2], before.epoch); /* It was on its way. */
+    lose(&j, j.s[2]);
+    assert_failed(&j, "server s2 was lost: another process has taken its name; "
+                      "it had the only copy of 1 key of job train");
     end(&j);
 }
 
@@ -462,6 +486,7 @@ int main(void)
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
         cmocka_unit_test(a_backup_that_was_lost_does_not_take_over),
+        cmocka_unit_test(a_server_that_took_over_goes_on_alone),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),
         cmocka_unit_test(a_place_gets_another_backup_after_a_loss),
         cmocka_unit_test(a_job_waits_for_its_second_server),
