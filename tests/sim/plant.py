@@ -971,6 +971,8 @@ static void pending_free(struct ps_sched_norm *n)
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "server/copies: goes on alone when the link to the backup is lost":
+        "unit/test_server_copies.c",
     "sched/lifecycle: takes a process that has lost its memory":
         "unit/test_sched_return.c",
     "sched/lifecycle: takes the answer of an earlier place":
