@@ -1072,6 +1072,8 @@ BY_TESTS = {
         "unit/test_sched_store.c",
     "sched/norm: keeps no result before the last one of its predecessor":
         "unit/test_sched_store.c",
+    "sched/norm: shares the global sum of squares between jobs":
+        "unit/test_sched_store.c",
     "agent/reply: ends a pull when a push is refused": "unit/test_agent.c",
     "server/admission: takes a running job as if no partition had been here":
         "unit/test_server_kept.c",

@@ -312,33 +312,52 @@ static void deliver_norms(struct job *j, uint32_t server, uint32_t key,
                                                 .number = number}});
 }
 
-/* A job whose first keys have a partition on each server, after a restart. */
-static struct job restart_with_norms(const char *optimizer, const char *param,
-                                     uint32_t keys)
+static void set_optimizer(const struct job *j, const char *optimizer,
+                          const char *param)
 {
-    static const char *const names[] = {"a", "b"};
     const struct ps_rec_param p = {.name = param, .value = 1};
-    struct job j;
 
-    j = start_job(PS_LOSS_POLICY_WAIT);
-    deliver_msg(j.w, j.a[0],
+    deliver_msg(j->w, j->a[0],
                 (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                                .optimizer_set = {.gen = j.gen,
+                                .optimizer_set = {.gen = j->gen,
                                                   .request = 70,
                                                   .name = optimizer,
                                                   .params = &p,
                                                   .params_count = 1}});
-    deliver_job_ready(j.w, j.s[0]);
-    deliver_job_ready(j.w, j.s[1]);
-    for (uint32_t key = 0; key < keys; key++) {
-        struct placed at;
+    deliver_job_ready(j->w, j->s[0]);
+    deliver_job_ready(j->w, j->s[1]);
+}
 
-        open_key(j.w, j.a[0], j.gen, 9, names[key], 2u << 18);
-        at = placed(j.a[0]);
-        assert_int_equal(at.parts, 2);
-        assert_int_equal(at.node[0], j.s[0]->node);
-        assert_int_equal(at.node[1], j.s[1]->node);
+/* The key has a partition on each server. */
+static void open_on_both(const struct job *j, const char *name)
+{
+    struct placed at;
+
+    open_key(j->w, j->a[0], j->gen, 9, name, 2u << 18);
+    at = placed(j->a[0]);
+    assert_int_equal(at.parts, 2);
+    assert_int_equal(at.node[0], j->s[0]->node);
+    assert_int_equal(at.node[1], j->s[1]->node);
+}
+
+static struct job start_with_norms(const char *optimizer, const char *param,
+                                   uint32_t keys)
+{
+    static const char *const names[] = {"a", "b"};
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+
+    set_optimizer(&j, optimizer, param);
+    for (uint32_t key = 0; key < keys; key++) {
+        open_on_both(&j, names[key]);
     }
+    return j;
+}
+
+static struct job restart_with_norms(const char *optimizer, const char *param,
+                                     uint32_t keys)
+{
+    struct job j = start_with_norms(optimizer, param, keys);
+
     world_restart_sched(j.w);
     come_back(&j);
     return j;
@@ -381,6 +400,37 @@ static void norms_of_the_scheduler_before_go_on(void **state)
     deliver_square(&j, 1, 0, 7, PS_STAGE_DIRECTION, 0);
     assert_int_equal(norms_at(&j, 1)->stage, PS_STAGE_DIRECTION);
     assert_true(norms_at(&j, 0)->square_sum == 2);
+    finish_job(&j);
+}
+
+static void norms_of_all_keys_are_of_one_job(void **state)
+{
+    struct job j = start_with_norms("sgd", "clip_global_norm", 2);
+    struct job other = j;
+    struct ps_msg open = make_job_open(11, 1, 2, -1);
+
+    (void)state;
+    open.job_open.name = "other";
+    deliver_msg(j.w, j.a[0], open);
+    other.gen = last_job_opened(j.a[0])->gen;
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    set_optimizer(&other, "sgd", "clip_global_norm");
+    open_on_both(&other, "a");
+    for (uint32_t server = 0; server < 2; server++) {
+        deliver_square(&j, server, 0, 1, PS_STAGE_GRADIENT, 0);
+        deliver_square(&other, server, 0, 1, PS_STAGE_GRADIENT, 0);
+    }
+    for (uint32_t server = 0; server < 2; server++) {
+        assert_int_equal(norms_at(&j, server)->gen, other.gen);
+        assert_true(norms_at(&j, server)->global_square_sum == 2);
+        deliver_square(&j, server, 1, 1, PS_STAGE_GRADIENT, 0);
+    }
+    for (uint32_t server = 0; server < 2; server++) {
+        assert_int_equal(norms_at(&j, server)->gen, j.gen);
+        assert_true(norms_at(&j, server)->global_square_sum == 4);
+    }
+    deliver_worker_gone(j.w, j.a[0], other.gen, 11, true);
     finish_job(&j);
 }
 
@@ -646,6 +696,7 @@ int main(void)
         cmocka_unit_test(members_that_have_returned_have_their_lease),
         cmocka_unit_test(barriers_go_on),
         cmocka_unit_test(norms_of_the_scheduler_before_go_on),
+        cmocka_unit_test(norms_of_all_keys_are_of_one_job),
         cmocka_unit_test(norms_of_all_keys_go_on),
         cmocka_unit_test(an_old_file_is_noticed),
         cmocka_unit_test(a_job_that_is_newer_than_the_file_fails),
