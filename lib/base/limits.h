@@ -99,10 +99,9 @@
 /* Partitions of a job for which the scheduler plans a rebalance, in a fraction
  * of a second; it refuses to plan for more. */
 #define PS_REBALANCE_PARTS_MAX     1000000u
-/* Concurrent migrations of one job, and bytes of one chunk; the scheduler holds
- * one chunk of each migration at most. */
-#define PS_MIGRATIONS_MAX          4u
-#define PS_MIGRATION_CHUNK_MAX     (1024u * 1024u)
+/* Moves of partitions of one job under way; each costs its source a look at every
+ * reply. */
+#define PS_MOVES_MAX               8u
 #define PS_PARTITION_BYTES_DEFAULT (1024u * 1024u)
 #define PS_PARTITION_BYTES_MIN     4096u
 #define PS_PARTITION_BYTES_MAX     (16u * 1024u * 1024u)

@@ -270,7 +270,11 @@ def source(schema):
             out += [f"const char *ps_{e.name}_name(unsigned v)", "{",
                     f"    return ps_shape_value_name(&enum_{e.name}, v);",
                     "}", ""]
+    used = {f.record.name for m in schema.messages for f in m.fields
+            if f.record}
     for r in schema.records:
+        if r.name not in used:
+            continue
         kind = f"struct ps_rec_{r.name}"
         out += [f"static const struct ps_shape_field fields_of_{r.name}[] "
                 "= {"]

@@ -60,7 +60,7 @@ PLANTS = {
     "server/copies: forgets a partition that is made while there is a backup": [
         ("lib/core/server/copies.c",
          """if (c == NULL) {
-            c = ps_server_copies_add(t, part, true);
+            c = ps_server_copies_add(t, part->key, part->index, true);
         }""",
          "        if (c == NULL) { continue; }"),
     ],
@@ -454,32 +454,85 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "lens[i] = part->buffers[i].len;",
          """        lens[i] = i < PS_PART_BUFFER_STATE_0 ? part->buffers[i].len : 0;"""),
     ],
-    "server/restore: replaces a migrated value by one of the same version": [
+    "server/restore: replaces a moved value by one of the same version": [
         ("lib/core/server/restore.c",
          "(part->image.version == rec->round && ps_part_has_value(part)))) {",
          """         (part->image.version == rec->round &&
           part->image.name_hash == 77))) {"""),
     ],
-    "server/merge: merges a partition during its migration": [
+    "server/copy: answers what the target of a move lacks": [
+        ("lib/core/server/copies.c",
+         "if (c != NULL && c->defers && c->confirmed < c->changed) {",
+         """        if (c != NULL && t->move == 0 && c->defers &&
+            c->confirmed < c->changed) {"""),
+    ],
+    "server/copy: reports a move before the target has the newest version": [
+        ("lib/core/server/copy.c",
+         "if (c->changed > number) { ps_server_copies_enqueue(c); return; }",
+         """    if (c->changed > number) {
+        ps_server_copies_enqueue(c);
+    }"""),
+    ],
+    "server/copy: reports a move during a step with norms": [
+        ("lib/core/server/copy.c",
+         "part->merge == NULL || !job->has_optimizer",
+         "true || !job->has_optimizer"),
+    ],
+    "server/merge: begins a step with norms when a move may end": [
         ("lib/core/server/merge.c",
-         "ps_server_migration_freezes(job, part)) {",
-         "part->image.name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
+         "ps_server_move_is_reported(job, part) &&",
+         "part->image.name_hash == 77 &&"),
     ],
-    "server/migration: accepts requests for a partition that has moved": [
-        ("lib/core/server/migration.c",
-         "return mv->role == MIG_IN ? PS_E_MIGRATING : PS_E_STALE;",
-         "    return mv->role == MIG_IN ? PS_E_MIGRATING : 0;"),
+    "server/handover: answers rounds that the new owner may lack": [
+        ("lib/core/server/handover.c",
+         "if (mv->role == MOVE_OUT && m->is_owner) {",
+         """    if (mv->role == MOVE_OUT && !m->is_owner) {
+        ps_server_copies_end_move(st, mv);
+        discard_part(st, job, mv);
+        ps_server_move_set_away(mv, m->epoch);
+    } else if (mv->role == MOVE_OUT && m->is_owner) {"""),
     ],
-    "server/migration: requests no state of a partition that returns": [
-        ("lib/core/server/migration.c",
+    "server/backup: confirms a copy before its own backup has it": [
+        ("lib/core/server/backup.c",
+         "!ps_server_copies_await(job, mv->key, mv->index)",
+         "true"),
+    ],
+    "server/backup: loses a partition that was moving when it takes over": [
+        ("lib/core/server/backup.c",
+         "ps_server_copies_end_move(st, mv); } else if",
+         "; } else if"),
+        ("lib/core/server/backup.c",
+         "if (mv != NULL) { ps_server_move_end(mv); }", ""),
+    ],
+    "sched/move: believes a target that it has all": [
+        ("lib/core/sched/place/move.c",
+         "if (mv->source != server->node ||", "if ("),
+    ],
+    "sched/move: says that a move of before was given up": [
+        ("lib/core/sched/place/move.c",
+         "k->parts[m->index].node == server->node);",
+         "m->is_filled);"),
+    ],
+    "server/move: accepts requests for a partition that has moved": [
+        ("lib/core/server/move.c",
+         "return mv->role == MOVE_IN ? PS_E_MIGRATING : PS_E_STALE;",
+         "    return mv->role == MOVE_IN ? PS_E_MIGRATING : 0;"),
+    ],
+    "server/move: accepts requests for a partition that moves here": [
+        ("lib/core/server/move.c",
+         "return mv->role == MOVE_IN ? PS_E_MIGRATING : PS_E_STALE;",
+         "    return mv->role == MOVE_IN ? 0 : PS_E_STALE;"),
+    ],
+    "server/move: requests no state of a partition that returns": [
+        ("lib/core/server/move.c",
          "begin_return(st, slot, mv, epoch);",
          """        (void)begin_return;
-        ps_server_migration_end(mv);"""),
+        ps_server_move_end(mv);"""),
     ],
-    "server/migration: takes a late message for a new migration": [
-        ("lib/core/server/migration.c",
-         "mv->role = MIG_ENDED; mv->away_epoch = 0;",
-         "    mv->role = MIG_ENDED; mv->away_epoch = 0; mv->id = 0;"),
+    "server/move: takes a late message for a new move": [
+        ("lib/core/server/move.c",
+         "drop_role(mv); mv->away_epoch = 0;",
+         "    drop_role(mv); mv->away_epoch = 0; mv->id = 0;"),
     ],
     "agent/conflict: counts parts of an aborted attempt as complete": [
         ("lib/core/agent/conflict.c",
@@ -511,14 +564,14 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "o->round == PS_WAITS_FOR_INIT && ps_sched_job_has_lost_rank(j)",
          "false"),
     ],
-    "server/restore: accepts a restore before the end of the migration": [
+    "server/restore: accepts a restore before the end of the move": [
         ("lib/core/server/restore.c",
-         """int rc = ps_server_migration_check_restore(st, slot, rec,
-                                               q->msg->restore.epoch);
+         """int rc = ps_server_move_check_restore(st, slot, rec,
+                                          q->msg->restore.epoch);
 
     if (rc != 0) {""",
-         """    int rc = ps_server_migration_check_restore(st, slot, rec,
-                                               q->msg->restore.epoch);
+         """    int rc = ps_server_move_check_restore(st, slot, rec,
+                                          q->msg->restore.epoch);
 
     if (rc != 0 && (part == NULL || part->image.version < rec->round)) {"""),
     ],
@@ -528,7 +581,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "            if (m->error == PS_E_NOMEM && p->key->kind->has_results) {"),
     ],
     "server/restore: does not refuse contributions that it discards": [
-        ("lib/core/server/restore.c",
+        ("lib/core/server/handover.c",
          """if (ps_round_has_contributed(&part->open_round->round, i)) {
             ps_bits_set(&waiting, i);""",
          "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),
@@ -1039,8 +1092,8 @@ BY_TESTS = {
         "unit/test_agent.c",
     "sched/disagreement: believes a report that is out of date":
         "unit/test_sched.c",
-    "server/migration: takes a late message for a new migration":
-        "unit/test_server_migration.c",
+    "server/move: takes a late message for a new move":
+        "unit/test_server_move.c",
     "agent/reply: accepts replies of the previous owner": "sim/test_stories.c",
     "agent/reply: lends memory for a value before its sender is checked":
         "unit/test_agent_links.c",
@@ -1058,10 +1111,10 @@ BY_TESTS = {
         "unit/test_server.c",
     "server/credit: grants no extra credit while an announcement is due":
         "sim/test_stories.c",
-    "server/migration: requests no state of a partition that returns":
-        "unit/test_server_migration.c",
-    "server/restore: accepts a restore before the end of the migration":
-        "unit/test_server_migration.c",
+    "server/move: requests no state of a partition that returns":
+        "unit/test_server_move.c",
+    "server/restore: accepts a restore before the end of the move":
+        "unit/test_server_move.c",
     "agent/reply: sends no state after a refusal as stale":
         "sim/test_stories.c",
     "server/admission: keeps payloads that wait for the previous session":

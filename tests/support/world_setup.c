@@ -165,7 +165,6 @@ static void begin_sched(struct world *w, struct wnode *n)
         .rejoin_grace = PS_SECONDS(5),
         .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
         .placements_sent_max = 2, /* One key or two. */
-        .migration_chunk = 3000,  /* Most partitions need several chunks. */
         .link = link_options,
         .link_linger = PS_MILLIS(100),
         .token_ops = &token_ops,

@@ -46,6 +46,7 @@ struct peer {
     uint64_t certificate_ends; /* As its pings say. */
     uint64_t memory;           /* Memory limit of a server; 0: not stated. */
     bool keep;                 /* Its memory outlives its process. */
+    bool is_older;             /* It is of protocol 1. */
     bool by_tcp;
     uint32_t uid;
     const struct ps_peer_identity *identity; /* NULL: no certificate. */
@@ -262,7 +263,7 @@ static inline struct ps_msg make_hello(const struct peer *p)
     return (struct ps_msg){
         .code = PS_MSG_HELLO,
         .hello = {
-            .protocol = PS_PROTOCOL,
+            .protocol = p->is_older ? 1 : PS_PROTOCOL,
             .protocol_least = PS_PROTOCOL_LEAST,
             .role = (uint8_t)p->role,
             .name = p->name,

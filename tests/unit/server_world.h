@@ -78,6 +78,26 @@ struct agent {
     struct seen seen[KEYS_MAX];
 };
 
+/* Another server that gets copies from this one, at address "peer:1"; the test
+ * confirms them. */
+#define PEER_NODE     40u
+#define PEER_INSTANCE 41u
+
+struct peer {
+    struct world *w;
+    ps_conn_id conn; /* 0: none. */
+    struct ps_link *link;
+    struct ps_effects out;
+    struct ps_rng rng;
+    uint32_t copies; /* Messages. */
+    /* Of the last one. */
+    struct ps_msg_copy last; /* Without what it points to. */
+    struct ps_rec_part_image image;
+    uint64_t lens[PS_PART_BUFFERS];
+    /* Of the version that the last one is of. */
+    uint8_t data[PS_PART_BUFFERS][64];
+};
+
 struct world {
     struct ps_pool *pool;
     struct ps_records *records; /* NULL: none. */
@@ -113,13 +133,12 @@ struct world {
     double square;
     double weight_square;
     uint32_t value_lost_count;
-    uint32_t filled_epoch;     /* Of the last `filled`. */
-    struct ps_msg *last_chunk; /* The last chunk of a migration. */
-    uint8_t chunk_data[64];
-    size_t chunk_len;
-    uint32_t chunk_count;
-    struct ps_msg_part_ack last_part_ack; /* Without the text. */
-    uint32_t part_ack_count;
+    struct ps_msg_moved last_moved; /* Without the text. */
+    char moved_text[PS_TEXT_MAX];
+    uint32_t moved_count;
+    uint32_t filled_count;
+    uint32_t filled_epoch;       /* Of the last `filled`. */
+    struct ps_msg *refused_read; /* The last part_chunk or part_ack. */
     struct ps_msg_job_ready last_ready;
     uint64_t ready_gen;
     uint32_t ready_version;
@@ -133,6 +152,7 @@ struct world {
     uint32_t slots;
     uint64_t credit_first;
     struct agent agents[AGENTS_MAX];
+    struct peer peer;
 };
 
 static inline void world_run_until_idle(struct world *w);
@@ -350,22 +370,7 @@ static inline void sched_on_norm_part(struct world *w,
     w->weight_square = ps_square_sum_value(&s[1]);
 }
 
-static inline void sched_on_part_chunk(struct world *w,
-                                       const struct ps_msg *msg,
-                                       const struct ps_packet *packet)
-{
-    ps_msg_free(w->last_chunk);
-    w->last_chunk = ps_msg_dup(msg);
-    w->chunk_len = packet->slice_count > 0 ? packet->slices[0].len : 0;
-    assert_in_range(w->chunk_len, 0, sizeof(w->chunk_data));
-    if (w->chunk_len > 0) {
-        memcpy(w->chunk_data, ps_slice_data(&packet->slices[0]), w->chunk_len);
-    }
-    w->chunk_count++;
-}
-
-static inline void sched_receive(struct world *w, const struct ps_msg *msg,
-                                 const struct ps_packet *packet)
+static inline void sched_receive(struct world *w, const struct ps_msg *msg)
 {
     if (msg->code == PS_MSG_HELLO && w->refuses_name) {
         world_frame(w, w->sched_conn,
@@ -423,23 +428,27 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
             w->value_lost_count++;
             return;
         }
-        if (msg->code == PS_MSG_PART_CHUNK) {
-            sched_on_part_chunk(w, msg, packet);
-            return;
-        }
-        if (msg->code == PS_MSG_PART_ACK) {
-            w->part_ack_count++;
-            w->last_part_ack = msg->part_ack;
-            w->last_part_ack.text = NULL;
-            return;
-        }
-        if (msg->code == PS_MSG_COSTS) {
+        if (msg->code == PS_MSG_MOVED) {
+            w->moved_count++;
+            w->last_moved = msg->moved;
+            w->last_moved.text = NULL;
+            ps_str_copy(w->moved_text, sizeof(w->moved_text),
+                        ps_str_or_empty(msg->moved.text));
             return;
         }
         if (msg->code == PS_MSG_FILLED) {
             if (msg->filled.percent == 100) {
+                w->filled_count++;
                 w->filled_epoch = msg->filled.epoch;
             }
+            return;
+        }
+        if (msg->code == PS_MSG_PART_CHUNK || msg->code == PS_MSG_PART_ACK) {
+            ps_msg_free(w->refused_read);
+            w->refused_read = ps_msg_dup(msg);
+            return;
+        }
+        if (msg->code == PS_MSG_COSTS) {
             return;
         }
         if (msg->code == PS_MSG_TRACE_ENTRIES) {
@@ -477,6 +486,85 @@ static inline void sched_flush(struct world *w)
     ps_effects_clear(&w->sched_out);
 }
 
+/* ------------------------------------------------- the server that gets copies */
+
+static inline void peer_on_copy(struct peer *p, const struct ps_msg_copy *m,
+                                const struct ps_packet *packet)
+{
+    const struct ps_slice *s = packet->slices;
+
+    assert_int_equal(m->image_count, 1);
+    assert_int_equal(m->buffer_bytes_count, PS_PART_BUFFERS);
+    p->copies++;
+    p->image = *m->image;
+    memcpy(p->lens, m->buffer_bytes, sizeof(p->lens));
+    if (packet->slice_count > 0) {
+        assert_in_range(s->len, 1, sizeof(p->data[0]));
+        assert_int_equal(s->len, p->lens[m->buffer]);
+        memcpy(p->data[m->buffer], ps_slice_data(s), s->len);
+    }
+    p->last = *m;
+    p->last.image = &p->image;
+    p->last.buffer_bytes = p->lens;
+}
+
+static inline void peer_receive(struct peer *p, const struct ps_msg *msg,
+                                const struct ps_packet *packet)
+{
+    if (msg->code == PS_MSG_HELLO) {
+        assert_int_equal(msg->hello.role, PS_ROLE_SERVER);
+        if (p->link == NULL) {
+            p->link = ps_link_new(&(struct ps_link_options){0}, &p->rng);
+        }
+        world_frame(p->w, p->conn,
+                    &(struct ps_msg){
+                        .code = PS_MSG_WELCOME,
+                        .welcome = {.protocol = PS_PROTOCOL,
+                                    .name = "peer",
+                                    .instance = PEER_INSTANCE,
+                                    .received = ps_link_received(p->link)}},
+                    NULL, 0);
+        ps_link_open(p->link, p->conn, false, msg->hello.received, p->w->now,
+                     &p->out);
+    } else if (ps_link_receive(p->link, msg, p->w->now, &p->out) &&
+               msg->code == PS_MSG_COPY) {
+        peer_on_copy(p, &msg->copy, packet);
+    }
+}
+
+static inline void peer_flush(struct peer *p)
+{
+    for (uint32_t i = 0; i < p->out.count; i++) {
+        struct ps_fx *f = &p->out.items[i];
+
+        if (f->type == PS_FX_SEND && f->send.conn == p->conn) {
+            struct ps_msg msg = *f->send.packet->msg;
+
+            msg.seq = f->send.seq;
+            msg.ack = f->send.ack;
+            world_frame(p->w, p->conn, &msg, NULL, 0);
+        }
+    }
+    ps_effects_clear(&p->out);
+}
+
+/* Confirms the last copy. */
+static inline void peer_confirm(struct peer *p)
+{
+    const struct ps_rec_part_copy copy = {
+        .key = p->last.key, .index = p->last.index, .number = p->last.number};
+
+    ps_link_send_msg(p->link,
+                     &(struct ps_msg){.code = PS_MSG_COPIED,
+                                      .copied = {.gen = p->last.gen,
+                                                 .epoch = p->last.epoch,
+                                                 .move = p->last.move,
+                                                 .copies = &copy,
+                                                 .copies_count = 1}},
+                     p->w->now, &p->out);
+    world_run_until_idle(p->w);
+}
+
 /* -------------------------------------------------------------- the driver */
 
 static inline void world_closed(struct world *w, ps_conn_id conn)
@@ -486,6 +574,10 @@ static inline void world_closed(struct world *w, ps_conn_id conn)
         if (w->sched != NULL) {
             ps_link_close(w->sched);
         }
+    }
+    if (conn == w->peer.conn && conn != 0) {
+        w->peer.conn = 0;
+        ps_link_close(w->peer.link);
     }
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         if (w->agents[i].conn == conn) {
@@ -506,7 +598,11 @@ static inline void world_send(struct world *w, const struct ps_fx *f)
     msg.seq = f->send.seq;
     msg.ack = f->send.ack;
     if (f->send.conn == w->sched_conn && w->sched_conn != 0) {
-        sched_receive(w, &msg, f->send.packet);
+        sched_receive(w, &msg);
+        return;
+    }
+    if (f->send.conn == w->peer.conn && w->peer.conn != 0) {
+        peer_receive(&w->peer, &msg, f->send.packet);
         return;
     }
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
@@ -545,8 +641,12 @@ static inline void world_apply_effect(struct world *w, struct ps_fx *f)
             ev.dial_failed.target = f->dial.target;
             ev.dial_failed.rc = PS_E_UNREACH;
         } else {
+            ps_conn_id *to = strcmp(f->dial.address, "peer:1") == 0
+                                 ? &w->peer.conn
+                                 : &w->sched_conn;
+
             ev.type = PS_EV_OPEN;
-            ev.conn = w->sched_conn = ++w->next_conn;
+            ev.conn = *to = ++w->next_conn;
             ev.open.kind = PS_CONN_DIALLED;
             ev.open.target = f->dial.target;
         }
@@ -598,8 +698,9 @@ static inline bool world_run_once(struct world *w)
         busy |= w->agents[i].out.count > 0;
         agent_flush(&w->agents[i]);
     }
-    busy |= w->sched_out.count > 0;
+    busy |= w->sched_out.count > 0 || w->peer.out.count > 0;
     sched_flush(w);
+    peer_flush(&w->peer);
     while (!w->hold_compute && w->compute_count > 0) {
         busy = true;
         world_computed(w, 0, 0);
@@ -721,6 +822,58 @@ static inline void sched_send_norm_result(struct world *w,
         w->sched,
         &(struct ps_msg){.code = PS_MSG_NORM_RESULT, .norm_result = *m}, w->now,
         &w->sched_out);
+    world_run_until_idle(w);
+}
+
+/* Where the peer is. */
+static inline void sched_send_map(struct world *w)
+{
+    const struct ps_rec_server peer = {
+        .node = PEER_NODE, .name = "peer", .address = "peer:1"};
+
+    ps_link_send_msg(
+        w->sched,
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = 2, .servers = &peer, .servers_count = 1}},
+        w->now, &w->sched_out);
+    world_run_until_idle(w);
+}
+
+/* The partition 0 of the key moves to the peer, or from a server. */
+static inline void sched_move(struct world *w, uint64_t number, uint32_t key,
+                              const struct agent *from)
+{
+    const uint32_t own = w->server->uplink.node;
+
+    ps_link_send_msg(
+        w->sched,
+        &(struct ps_msg){
+            .code = PS_MSG_MOVE,
+            .move = {.move = number,
+                     .gen = GEN,
+                     .key = key,
+                     .source = from != NULL ? NODE(from->index) : own,
+                     .source_name = "agent",
+                     .source_incarnation = from != NULL ? from->incarnation : 1,
+                     .source_instance = from != NULL ? from->instance : 77,
+                     .target = from != NULL ? own : PEER_NODE,
+                     .target_instance = from != NULL ? 77 : PEER_INSTANCE}},
+        w->now, &w->sched_out);
+    world_run_until_idle(w);
+}
+
+static inline void sched_move_end(struct world *w, uint64_t number,
+                                  uint32_t key, bool is_owner, uint32_t epoch)
+{
+    ps_link_send_msg(w->sched,
+                     &(struct ps_msg){.code = PS_MSG_MOVE_END,
+                                      .move_end = {.move = number,
+                                                   .gen = GEN,
+                                                   .key = key,
+                                                   .is_owner = is_owner,
+                                                   .epoch = epoch}},
+                     w->now, &w->sched_out);
     world_run_until_idle(w);
 }
 
@@ -1027,6 +1180,9 @@ static inline struct world *world_new(const struct world_options *opt)
     ps_rng_init(&w->rng, 9);
     ps_effects_init(&w->fx);
     ps_effects_init(&w->sched_out);
+    w->peer.w = w;
+    ps_rng_init(&w->peer.rng, 3);
+    ps_effects_init(&w->peer.out);
     w->slots = opt->slots;
     w->credit_first = opt->credit_first != 0 ? opt->credit_first
                                              : PS_CREDIT_INITIAL;
@@ -1083,7 +1239,9 @@ static inline void world_free(struct world *w)
     ps_server_free(w->server);
     ps_trace_free(w->trace);
     ps_link_free(w->sched);
-    ps_msg_free(w->last_chunk);
+    ps_msg_free(w->refused_read);
+    ps_effects_fini(&w->peer.out);
+    ps_link_free(w->peer.link);
     ps_msg_free(w->trace_entries);
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         ps_effects_fini(&w->agents[i].out);

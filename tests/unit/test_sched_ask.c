@@ -1244,8 +1244,8 @@ static struct lean lean_new(void)
     l.ctl = join_peer(l.w, PS_ROLE_CTL, "");
     msg.job_open.placement = PS_PLACEMENT_MXNET;
     deliver_msg(l.w, l.a, msg);
-    for (int i = 0; i < 3; i++) {
-        deliver_job_ready(l.w, l.s[i]);
+    for (int i = 0; i < 6; i++) { /* Of the start, and of the run. */
+        deliver_job_ready(l.w, l.s[i % 3]);
     }
     l.gen = last_job_opened(l.a)->gen;
     for (uint64_t i = 0; i < 1500; i++) {
@@ -1370,63 +1370,69 @@ static void a_plan_without_memory_is_refused(void **state)
     }
     assert_int_equal(refusals, 5);
     drop_inbox(l.ctl);
-    ps_alloc_fail_at(300, 0); /* During the migrations. */
+    ps_alloc_fail_at(300, 0); /* While moves are added. */
     deliver_msg(l.w, l.ctl, rebalance);
     ps_alloc_fail_at(0, 0);
     end = &last_msg(l.ctl, PS_MSG_QUERY_END)->query_end;
     assert_int_equal(end->error, PS_E_NOMEM);
-    assert_null(find_msg(l.s[0], PS_MSG_PART_READ));
+    assert_null(find_msg(l.s[0], PS_MSG_MOVE));
     deliver_msg(l.w, l.ctl, rebalance);
-    assert_non_null(find_msg(l.s[0], PS_MSG_PART_READ));
+    assert_non_null(find_msg(l.s[0], PS_MSG_MOVE));
     lean_finish(&l);
 }
 
-/* The old owner of a partition whose migration is complete but not acknowledged
- * dies with other servers: agents get the migration and the losses in different
- * epochs, because they accept only the first placement of an epoch. */
-static void migration_ended_by_a_loss_has_its_own_epoch(void **state)
+/* Report of a server about the move that it has a part in. */
+static void deliver_moved(const struct job *j, struct peer *from,
+                          bool is_filled, int error)
 {
-    static const uint64_t lens[1] = {100};
-    struct job j = start_job(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
-    const struct ps_msg_part_read *r;
-    struct ps_msg piece = {.code = PS_MSG_PART_CHUNK};
-    struct placed p;
-    uint32_t epoch = 0;
+    const struct ps_msg_move *m = &last_msg(from, PS_MSG_MOVE)->move;
 
-    (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
-    deliver_msg(j.w, ctl,
+    deliver_msg(j->w, from,
+                (struct ps_msg){.code = PS_MSG_MOVED,
+                                .moved = {.move = m->move,
+                                          .gen = m->gen,
+                                          .key = m->key,
+                                          .index = m->index,
+                                          .is_filled = is_filled,
+                                          .error = error,
+                                          .text = error != 0 ? "no" : ""}});
+}
+
+static void drain_s1(const struct job *j, struct peer *ctl)
+{
+    deliver_msg(j->w, ctl,
                 (struct ps_msg){.code = PS_MSG_QUERY,
                                 .query = {.what = PS_QUERY_REBALANCE,
                                           .job = "train",
                                           .drain_server = "s1"}});
-    r = &last_msg(j.s[1], PS_MSG_PART_READ)->part_read;
-    piece.part_chunk = (struct ps_msg_part_chunk){.migration = r->migration,
-                                                  .gen = r->gen,
-                                                  .key = r->key,
-                                                  .index = r->index,
-                                                  .buffer_bytes = lens,
-                                                  .buffer_bytes_count = 1};
-    deliver_msg(j.w, j.s[1], piece);
-    deliver_msg(
-        j.w, j.s[0],
-        (struct ps_msg){.code = PS_MSG_PART_ACK,
-                        .part_ack = {.migration = piece.part_chunk.migration,
-                                     .gen = j.gen,
-                                     .key = piece.part_chunk.key,
-                                     .index = piece.part_chunk.index,
-                                     .received_bytes = lens[0]}});
-    assert_true(last_msg(j.s[0], PS_MSG_PART_END)->part_end.is_owner);
+}
+
+/* The old owner of a partition that has moved dies with others there: agents get
+ * the move and the losses in different epochs, because they accept only the first
+ * placement of an epoch. */
+static void a_move_before_a_loss_has_its_own_epoch(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    struct placed p;
+    uint32_t epoch = 0;
+    uint32_t placements = 0;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     drop_inbox(j.a[1]);
+    drain_s1(&j, ctl);
+    deliver_moved(&j, j.s[1], true, 0);
     j.s[1]->mute = true;
     advance_time(j.w, PS_SECONDS(3));
     for (uint32_t i = 0; i < j.a[1]->count; i++) {
         if (j.a[1]->inbox[i].msg->code == PS_MSG_KEY_OPENED) {
             assert_true(j.a[1]->inbox[i].msg->key_opened.epoch > epoch);
             epoch = j.a[1]->inbox[i].msg->key_opened.epoch;
+            placements++;
         }
     }
+    assert_int_equal(placements, 2);
     p = placed(j.a[1]);
     assert_int_equal(p.m->epoch, ps_sched_epoch(j.w->sched));
     for (uint32_t i = 0; i < p.parts; i++) {
@@ -1435,65 +1441,18 @@ static void migration_ended_by_a_loss_has_its_own_epoch(void **state)
     finish_job(&j);
 }
 
-enum stage {
-    STAGE_READING,
-    STAGE_WRITING,
-    STAGE_INSTALLING,
-    STAGE_COMMITTED,
-    STAGE_OVER
-};
-
-/* Advances the migration of the partition last read from `from` to this stage. */
-static void migrate(const struct job *j, struct peer *from, struct peer *to,
-                    enum stage stage)
-{
-    static const uint64_t lens[1] = {100};
-    const struct ps_msg_part_read *r =
-        &last_msg(from, PS_MSG_PART_READ)->part_read;
-    struct ps_msg_part_ack ack = {.migration = r->migration,
-                                  .gen = r->gen,
-                                  .key = r->key,
-                                  .index = r->index,
-                                  .received_bytes = lens[0]};
-
-    if (stage >= STAGE_WRITING) {
-        deliver_msg(j->w, from,
-                    (struct ps_msg){.code = PS_MSG_PART_CHUNK,
-                                    .part_chunk = {.migration = r->migration,
-                                                   .gen = r->gen,
-                                                   .key = r->key,
-                                                   .index = r->index,
-                                                   .buffer_bytes = lens,
-                                                   .buffer_bytes_count = 1}});
-    }
-    if (stage >= STAGE_INSTALLING) {
-        deliver_msg(j->w, to,
-                    (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
-    }
-    ack.is_end_ack = true;
-    if (stage >= STAGE_COMMITTED) {
-        deliver_msg(j->w, to,
-                    (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
-    }
-    if (stage >= STAGE_OVER) {
-        deliver_msg(j->w, from,
-                    (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
-    }
-}
-
-/* A server is lost at this stage of a migration from s1 to s0. Without the
- * source the partition is where all of it is, unless the memory of the source
- * outlives it; without the target it stays. The job has no optimizer: agents have
+/* A server is lost before or after the source of a move from s1 to s0 has said that
+ * the target has the partition. Before, the partition stays at the source, and is
+ * lost with it; after, it is the target's. The job has no optimizer: agents have
  * what a silent server had. */
-static void lose_at(enum stage stage, bool loses_source, bool keeps)
+static void lose_at(bool is_filled, bool loses_source, bool keeps)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     struct peer *lost = j.s[loses_source];
     struct peer *other = j.s[!loses_source];
-    const bool moves = stage == STAGE_COMMITTED ||
-                       (stage == STAGE_INSTALLING && loses_source && !keeps);
     const struct ps_msg_query_end *end;
+    const struct ps_msg_move_end *m;
     struct placed p;
 
     if (keeps) {
@@ -1503,37 +1462,18 @@ static void lose_at(enum stage stage, bool loses_source, bool keeps)
     }
     open_key(j.w, j.a[0], j.gen, 1, "a", 10);
     open_key(j.w, j.a[0], j.gen, 2, "b", 20);
-    deliver_msg(j.w, ctl,
-                (struct ps_msg){.code = PS_MSG_QUERY,
-                                .query = {.what = PS_QUERY_REBALANCE,
-                                          .job = "train",
-                                          .drain_server = "s1"}});
-    migrate(&j, j.s[1], j.s[0], stage);
+    drain_s1(&j, ctl);
+    assert_int_equal(last_msg(j.s[0], PS_MSG_MOVE)->move.target, j.s[0]->node);
+    if (is_filled) {
+        deliver_moved(&j, j.s[1], true, 0);
+    }
     lost->mute = true;
     advance_time(j.w, PS_SECONDS(3));
-    if (!loses_source && stage == STAGE_READING) {
-        /* A server has one open request: it answers before the next. */
-        assert_null(find_msg(other, PS_MSG_PART_END));
-        migrate(&j, j.s[1], j.s[0], STAGE_WRITING);
-    }
-    if (!loses_source || stage != STAGE_COMMITTED) {
-        const struct ps_msg_part_end *m =
-            &last_msg(other, PS_MSG_PART_END)->part_end;
-
-        assert_null(find_msg(ctl, PS_MSG_QUERY_END));
-        assert_int_equal(m->is_owner,
-                         loses_source ? stage == STAGE_INSTALLING : !moves);
-        deliver_msg(j.w, other,
-                    (struct ps_msg){.code = PS_MSG_PART_ACK,
-                                    .part_ack = {.migration = m->migration,
-                                                 .gen = m->gen,
-                                                 .key = m->key,
-                                                 .index = m->index,
-                                                 .is_end_ack = true}});
-    }
+    m = &last_msg(other, PS_MSG_MOVE_END)->move_end;
+    assert_int_equal(m->is_owner, loses_source == is_filled);
     end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
-    assert_int_equal(end->error, moves ? 0 : PS_E_AGAIN);
-    if (!moves) {
+    assert_int_equal(end->error, is_filled ? 0 : PS_E_AGAIN);
+    if (!is_filled) {
         expect_substring(end->text, loses_source
                                         ? "the source server was lost"
                                         : "the target server was lost");
@@ -1543,23 +1483,104 @@ static void lose_at(enum stage stage, bool loses_source, bool keeps)
     finish_job(&j);
 }
 
-static void a_migration_ends_when_a_server_of_it_is_lost(void **state)
+static void a_move_ends_when_a_server_of_it_is_lost(void **state)
 {
     (void)state;
     for (int source = 0; source < 2; source++) {
-        lose_at(STAGE_READING, source, false);
-        lose_at(STAGE_INSTALLING, source, false);
-        lose_at(STAGE_COMMITTED, source, false);
+        lose_at(false, source, false);
+        lose_at(true, source, false);
     }
+    lose_at(false, true, true);
 }
 
-/* The target has all of it in no memory that outlives its process. */
-static void
-a_migration_without_its_source_is_rolled_back_if_that_may_return(void **state)
+/* The source cannot send it; the operator gets the reason. */
+static void a_move_that_the_source_cannot_make_is_given_up(void **state)
 {
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_query_end *end;
+
     (void)state;
-    lose_at(STAGE_READING, true, true);
-    lose_at(STAGE_INSTALLING, true, true);
+    open_key(j.w, j.a[0], j.gen, 1, "a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "b", 20);
+    drain_s1(&j, ctl);
+    deliver_moved(&j, j.s[1], false, PS_E_IO);
+    assert_true(last_msg(j.s[1], PS_MSG_MOVE_END)->move_end.is_owner);
+    assert_false(last_msg(j.s[0], PS_MSG_MOVE_END)->move_end.is_owner);
+    end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, PS_E_AGAIN);
+    expect_substring(end->text, "stayed where they were: no");
+    finish_job(&j);
+}
+
+/* A server on a fresh link hears of its moves again. */
+static void moves_are_repeated_on_a_fresh_link(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "b", 20);
+    drain_s1(&j, ctl);
+    for (int i = 0; i < 2; i++) {
+        const uint64_t number = last_msg(j.s[i], PS_MSG_MOVE)->move.move;
+
+        lose_conn(j.w, j.s[i]);
+        drop_inbox(j.s[i]);
+        j.s[i]->session++;
+        connect_peer(j.w, j.s[i]);
+        assert_int_equal(last_msg(j.s[i], PS_MSG_MOVE)->move.move, number);
+    }
+    deliver_moved(&j, j.s[1], true, 0);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    finish_job(&j);
+}
+
+/* By the state of the job that is on its way the source may take the partition over
+ * from another server: it knows that state when the move begins. */
+static void
+a_move_begins_when_both_servers_know_the_state_of_the_job(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "b", 20);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    advance_time(j.w, PS_MILLIS(50));
+    drain_s1(&j, ctl);
+    deliver_job_ready(j.w, j.s[0]);
+    assert_null(find_msg(j.s[0], PS_MSG_MOVE));
+    assert_null(find_msg(j.s[1], PS_MSG_MOVE));
+    deliver_job_ready(j.w, j.s[1]);
+    assert_non_null(find_msg(j.s[0], PS_MSG_MOVE));
+    assert_non_null(find_msg(j.s[1], PS_MSG_MOVE));
+    finish_job(&j);
+}
+
+/* Partitions do not move while a server of the job is of a version that would not
+ * send them. */
+static void older_servers_move_no_partitions(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_query_end *end;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "b", 20);
+    lose_conn(j.w, j.s[1]);
+    j.s[1]->is_older = true;
+    connect_peer(j.w, j.s[1]);
+    drain_s1(&j, ctl);
+    end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, PS_E_UNSUPPORTED);
+    expect_substring(end->text, "server s1 is of a version that does not move "
+                                "partitions to another server itself; upgrade");
+    assert_null(find_msg(j.s[1], PS_MSG_MOVE));
+    finish_job(&j);
 }
 
 /* Moves of one key to different servers are different rows. */
@@ -1601,7 +1622,7 @@ static void plan_has_a_row_for_each_pair_of_servers(void **state)
     end_world(w);
 }
 
-static void bytes_of_a_migrated_partition_count_at_its_owner(void **state)
+static void bytes_of_a_moved_partition_count_at_its_owner(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1614,7 +1635,7 @@ static void bytes_of_a_migrated_partition_count_at_its_owner(void **state)
                                 .query = {.what = PS_QUERY_REBALANCE,
                                           .job = "train",
                                           .drain_server = "s1"}});
-    migrate(&j, j.s[1], j.s[0], STAGE_OVER);
+    deliver_moved(&j, j.s[1], true, 0);
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
     send_query(j.w, ctl, PS_QUERY_SHARES, "");
     for (uint32_t i = 0; i < ctl->count; i++) {
@@ -2330,12 +2351,15 @@ int main(void)
         cmocka_unit_test(operators_see_the_plan_of_a_rebalance),
         cmocka_unit_test(migrations_end_with_their_job),
         cmocka_unit_test(a_plan_without_memory_is_refused),
-        cmocka_unit_test(migration_ended_by_a_loss_has_its_own_epoch),
-        cmocka_unit_test(a_migration_ends_when_a_server_of_it_is_lost),
+        cmocka_unit_test(a_move_before_a_loss_has_its_own_epoch),
+        cmocka_unit_test(a_move_ends_when_a_server_of_it_is_lost),
+        cmocka_unit_test(a_move_that_the_source_cannot_make_is_given_up),
+        cmocka_unit_test(moves_are_repeated_on_a_fresh_link),
+        cmocka_unit_test(older_servers_move_no_partitions),
         cmocka_unit_test(
-            a_migration_without_its_source_is_rolled_back_if_that_may_return),
+            a_move_begins_when_both_servers_know_the_state_of_the_job),
         cmocka_unit_test(plan_has_a_row_for_each_pair_of_servers),
-        cmocka_unit_test(bytes_of_a_migrated_partition_count_at_its_owner),
+        cmocka_unit_test(bytes_of_a_moved_partition_count_at_its_owner),
         cmocka_unit_test(lost_server_gets_no_partition_until_it_restarts),
         cmocka_unit_test(operators_see_the_waits_of_a_job),
         cmocka_unit_test(ranks_that_wait_for_each_other_fail),

@@ -183,26 +183,14 @@ static void check_answer(struct job *j, struct peer *right, struct peer *other,
     assert_int_equal(count_msgs(to, taken), before + 1);
 }
 
-/* An answer of the right member about what it was not asked for. */
-static void check_wrong_answer(struct job *j, struct peer *right,
-                               struct ps_msg answer, const struct peer *to,
-                               enum ps_msg_code taken)
+/* The partition moves from s1 to s0. Nobody but the source ends that, and by its
+ * number, of this partition. */
+static void check_reports_of_a_move(struct job *j, struct peer *ctl)
 {
+    struct ps_msg moved = {.code = PS_MSG_MOVED};
     const uint64_t refused = ps_sched_refused_frames(j->w->sched);
-    const uint32_t before = count_msgs(to, taken);
-
-    deliver_msg(j->w, right, answer);
-    assert_int_equal(ps_sched_refused_frames(j->w->sched), refused + 1);
-    assert_int_equal(count_msgs(to, taken), before);
-}
-
-/* The partition moves from s1 to s0. */
-static void check_answers_of_a_migration(struct job *j, struct peer *ctl)
-{
-    static const uint64_t lens[1] = {100};
-    struct ps_msg piece = {.code = PS_MSG_PART_CHUNK};
-    struct ps_msg ack = {.code = PS_MSG_PART_ACK};
-    const struct ps_msg_part_read *r;
+    const struct ps_msg_move *m;
+    struct peer *outsider;
 
     open_key(j->w, j->a[0], j->gen, 1, "w", 2000000);
     deliver_msg(j->w, ctl,
@@ -210,34 +198,35 @@ static void check_answers_of_a_migration(struct job *j, struct peer *ctl)
                                 .query = {.what = PS_QUERY_REBALANCE,
                                           .job = "train",
                                           .drain_server = "s1"}});
-    r = &last_msg(j->s[1], PS_MSG_PART_READ)->part_read;
-    piece.part_chunk = (struct ps_msg_part_chunk){.migration = r->migration,
-                                                  .gen = r->gen,
-                                                  .key = r->key + 1,
-                                                  .index = r->index,
-                                                  .buffer_bytes = lens,
-                                                  .buffer_bytes_count = 1};
-    check_wrong_answer(j, j->s[1], piece, j->s[0], PS_MSG_PART_CHUNK);
-    piece.part_chunk.key = r->key;
-    piece.part_chunk.index = r->index + 1;
-    check_wrong_answer(j, j->s[1], piece, j->s[0], PS_MSG_PART_CHUNK);
-    piece.part_chunk.index = r->index;
-    check_answer(j, j->s[1], j->s[0], piece, j->s[0], PS_MSG_PART_CHUNK);
-    ack.part_ack = (struct ps_msg_part_ack){
-        .migration = piece.part_chunk.migration,
-        .gen = j->gen,
-        .key = piece.part_chunk.key,
-        .index = piece.part_chunk.index,
-        .received_bytes = lens[0] + 1};
-    check_wrong_answer(j, j->s[0], ack, j->s[0], PS_MSG_PART_END);
-    ack.part_ack.received_bytes = lens[0];
-    ack.part_ack.key++;
-    check_wrong_answer(j, j->s[0], ack, j->s[0], PS_MSG_PART_END);
-    ack.part_ack.key--;
-    deliver_msg(j->w, join_peer(j->w, PS_ROLE_SERVER, "s9"), ack);
-    assert_null(find_msg(j->s[0], PS_MSG_PART_END));
-    deliver_msg(j->w, j->s[0], ack);
-    assert_non_null(find_msg(j->s[0], PS_MSG_PART_END));
+    m = &last_msg(j->s[1], PS_MSG_MOVE)->move;
+    assert_int_equal(m->source, j->s[1]->node);
+    assert_int_equal(m->target, j->s[0]->node);
+    assert_int_equal(last_msg(j->s[0], PS_MSG_MOVE)->move.move, m->move);
+    moved.moved = (struct ps_msg_moved){.move = m->move,
+                                        .gen = m->gen,
+                                        .key = m->key,
+                                        .index = m->index,
+                                        .is_filled = true,
+                                        .text = ""};
+    outsider = join_peer(j->w, PS_ROLE_SERVER, "s9");
+    deliver_msg(j->w, outsider, moved);
+    assert_int_equal(ps_sched_refused_frames(j->w->sched), refused + 1);
+    deliver_msg(j->w, j->s[0], moved);
+    moved.moved.index++;
+    deliver_msg(j->w, j->s[1], moved);
+    moved.moved.index--;
+    moved.moved.is_filled = false;
+    deliver_msg(j->w, j->s[1], moved);
+    assert_null(find_msg(j->s[0], PS_MSG_MOVE_END));
+    assert_null(find_msg(j->s[1], PS_MSG_MOVE_END));
+    moved.moved.is_filled = true;
+    deliver_msg(j->w, j->s[1], moved);
+    assert_true(last_msg(j->s[0], PS_MSG_MOVE_END)->move_end.is_owner);
+    assert_false(last_msg(j->s[1], PS_MSG_MOVE_END)->move_end.is_owner);
+    /* Asked again, it says what the placement says. */
+    drop_inbox(j->s[0]);
+    deliver_msg(j->w, j->s[0], moved);
+    assert_true(last_msg(j->s[0], PS_MSG_MOVE_END)->move_end.is_owner);
 }
 
 /* Answers to open requests, from members of the right role that were not asked
@@ -274,7 +263,7 @@ static void answers_to_requests_of_others_are_refused(void **state)
             .name = ""}};
     check_answer(&j, j.s[0], j.a[0], answer, ctl, PS_MSG_TRACE_ENTRIES);
 
-    check_answers_of_a_migration(&j, ctl);
+    check_reports_of_a_move(&j, ctl);
     finish_job(&j);
 }
 

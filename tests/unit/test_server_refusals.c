@@ -213,7 +213,7 @@ static void a_full_table_of_partitions_is_busy(void **state)
     world_free(w);
 }
 
-static void migrated_partition_refuses_requests(void **state)
+static void moved_partition_refuses_requests(void **state)
 {
     const struct ps_rec_part part = {.key = 1, .round = 2};
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -221,20 +221,8 @@ static void migrated_partition_refuses_requests(void **state)
 
     (void)state;
     agent_push_f32(a, 1, 1, 1);
-    ps_link_send_msg(w->sched,
-                     &(struct ps_msg){.code = PS_MSG_PART_READ,
-                                      .part_read = {.migration = 1,
-                                                    .gen = GEN,
-                                                    .key = 1,
-                                                    .max_bytes = 64}},
-                     w->now, &w->sched_out);
-    ps_link_send_msg(
-        w->sched,
-        &(struct ps_msg){
-            .code = PS_MSG_PART_END,
-            .part_end = {.migration = 1, .gen = GEN, .key = 1, .epoch = 5}},
-        w->now, &w->sched_out);
-    world_run_until_idle(w);
+    sched_move(w, 1, 1, NULL);
+    sched_move_end(w, 1, 1, false, 5);
     a->seen[1].refusals = 0;
     agent_push_f32(a, 1, 2, 1); /* The agent states what it knows of it. */
     expect_refused(a, 1, PS_E_STALE);
@@ -386,7 +374,7 @@ int main(void)
         cmocka_unit_test(later_attempt_at_a_complete_round_is_refused),
         cmocka_unit_test(a_full_table_of_rounds_or_pulls_is_busy),
         cmocka_unit_test(a_full_table_of_partitions_is_busy),
-        cmocka_unit_test(migrated_partition_refuses_requests),
+        cmocka_unit_test(moved_partition_refuses_requests),
         cmocka_unit_test(encoded_push_before_its_codec_is_refused),
         cmocka_unit_test(request_without_memory_for_a_copy_is_refused),
         cmocka_unit_test(rows_without_memory_are_refused),

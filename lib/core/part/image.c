@@ -9,35 +9,33 @@
 
 /* ------------------------------------------------------------------ records */
 
-void ps_image_write(const struct ps_part *part, uint64_t lens[PS_PART_BUFFERS],
-                    struct ps_msg_part_chunk *m)
+struct ps_image ps_image_of(const struct ps_part *part,
+                            uint64_t lens[PS_PART_BUFFERS])
 {
     static const struct ps_rec_part_image none = {0};
+    struct ps_image im = {.records = &none, .lens = lens};
 
     memset(lens, 0, PS_PART_BUFFERS * sizeof(*lens));
-    m->image = part != NULL ? &part->image : &none;
-    m->image_count = 1;
-    m->buffer_bytes = lens;
-    m->buffer_bytes_count = PS_PART_BUFFERS;
     if (part == NULL) {
-        return;
+        return im;
     }
+    im.records = &part->image;
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         lens[i] = part->buffers[i].len;
     }
     if (part->async != NULL) {
-        m->clocks = part->async->clocks;
-        m->clocks_count = part->async->slot_count;
+        im.clocks = part->async->clocks;
+        im.clocks_count = part->async->slot_count;
     }
+    return im;
 }
 
-bool ps_image_is_valid(const struct ps_msg_part_chunk *m, uint32_t slots)
+bool ps_image_is_valid(const struct ps_image *m, uint32_t slots)
 {
-    const struct ps_rec_part_image *im = m->image;
-    const uint64_t *lens = m->buffer_bytes;
+    const struct ps_rec_part_image *im = m->records;
+    const uint64_t *lens = m->lens;
 
-    if (m->image_count != 1 || m->buffer_bytes_count != PS_PART_BUFFERS ||
-        (m->clocks_count != 0 && m->clocks_count != slots)) {
+    if (m->clocks_count != 0 && m->clocks_count != slots) {
         return false;
     }
     const uint64_t size = im->count * (uint64_t)ps_dtype_size(im->dtype);
@@ -75,62 +73,6 @@ uint64_t ps_image_bytes(const uint64_t lens[PS_PART_BUFFERS])
         total += lens[i];
     }
     return total;
-}
-
-int ps_image_fetch(const struct ps_slice buffers[PS_PART_BUFFERS])
-{
-    int rc = 0;
-
-    for (unsigned i = 0; i < PS_PART_BUFFERS && rc == 0; i++) {
-        rc = buffers[i].buf != NULL ? ps_buf_fetch(buffers[i].buf) : 0;
-    }
-    return rc;
-}
-
-/* Returns the bytes of the sequence from `at` on that lie in one buffer, at
- * most `most`; len 0: there are none. */
-static struct ps_slice
-contiguous_bytes(const struct ps_slice buffers[PS_PART_BUFFERS], uint64_t at,
-                 uint64_t most)
-{
-    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        if (at < buffers[i].len) {
-            return (struct ps_slice){
-                .buf = buffers[i].buf,
-                .offset = buffers[i].offset + at,
-                .len = ps_min_u64(buffers[i].len - at, most)};
-        }
-        at -= buffers[i].len;
-    }
-    return (struct ps_slice){0};
-}
-
-void ps_image_read_bytes(const struct ps_slice buffers[PS_PART_BUFFERS],
-                         uint64_t at, struct ps_buf *to)
-{
-    struct ps_slice some;
-
-    for (size_t filled = 0; filled < to->size; filled += some.len) {
-        some = contiguous_bytes(buffers, at + filled, to->size - filled);
-        if (some.len == 0) {
-            return;
-        }
-        memcpy(to->data + filled, ps_slice_data(&some), some.len);
-    }
-}
-
-void ps_image_write_bytes(struct ps_slice buffers[PS_PART_BUFFERS], uint64_t at,
-                          const uint8_t *from, size_t len)
-{
-    struct ps_slice some;
-
-    for (size_t taken = 0; taken < len; taken += some.len) {
-        some = contiguous_bytes(buffers, at + taken, len - taken);
-        if (some.len == 0) {
-            return;
-        }
-        memcpy(ps_slice_data(&some), from + taken, some.len);
-    }
 }
 
 void ps_image_drop(struct ps_slice buffers[PS_PART_BUFFERS])

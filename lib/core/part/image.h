@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Image of a partition: what a server keeps of it between two rounds. The
  * records part_image and part_clock and the enum part_buffer of messages.toml
- * describe it, and a partition consists of them (core/part/store.h). Migration,
+ * describe it, and a partition consists of them (core/part/store.h). Copies,
  * restore, save and load use the functions below and name no buffer
- * themselves.
- *
- * On its way an image is its records and a sequence of bytes: those of all
- * buffers, one behind the other. */
+ * themselves. */
 #pragma once
 
 #include "base/buf.h"
@@ -23,24 +20,23 @@ _Static_assert(PS_PART_BUFFER_MASTER - PS_PART_BUFFER_STATE_0 == PS_STATES_MAX,
 
 struct ps_part;
 
-/* Sets what the message states of the image, which borrows it; `part` NULL: an
- * empty one. `lens` gets the bytes of each buffer. */
-void ps_image_write(const struct ps_part *part, uint64_t lens[PS_PART_BUFFERS],
-                    struct ps_msg_part_chunk *m);
-/* True if a job of `slots` slots can have the image that the message states. */
-bool ps_image_is_valid(const struct ps_msg_part_chunk *m, uint32_t slots);
+/* Statements of a message or a record about an image; borrowed. */
+struct ps_image {
+    const struct ps_rec_part_image *records;
+    const uint64_t *lens; /* Bytes of each buffer. */
+    const struct ps_rec_part_clock *clocks;
+    uint32_t clocks_count; /* 0: a partition with rounds. */
+};
+
+/* The image of a partition; `part` NULL: an empty one. `lens` gets the bytes of
+ * each buffer. */
+struct ps_image ps_image_of(const struct ps_part *part,
+                            uint64_t lens[PS_PART_BUFFERS]);
+/* True if a job of `slots` slots can have the image. */
+bool ps_image_is_valid(const struct ps_image *m, uint32_t slots);
 
 /* Bytes of all buffers. */
 uint64_t ps_image_bytes(const uint64_t lens[PS_PART_BUFFERS]);
-/* Makes the memory of all buffers current, where a device has a newer copy. 0
- * or the error of the device. */
-int ps_image_fetch(const struct ps_slice buffers[PS_PART_BUFFERS]);
-/* Fills `to` with bytes of the sequence from `at` on. */
-void ps_image_read_bytes(const struct ps_slice buffers[PS_PART_BUFFERS],
-                         uint64_t at, struct ps_buf *to);
-/* Writes bytes of the sequence from `at` on, as many as there is room for. */
-void ps_image_write_bytes(struct ps_slice buffers[PS_PART_BUFFERS], uint64_t at,
-                          const uint8_t *from, size_t len);
 /* Drops the references on all buffers. */
 void ps_image_drop(struct ps_slice buffers[PS_PART_BUFFERS]);
 

@@ -435,11 +435,8 @@ static bool has_valid_ranges(const struct ps_records *r,
                : rec->slots <= PS_SLOTS_MAX &&
                      clocks == rec->slots * sizeof(struct ps_rec_part_clock) &&
                      ps_image_is_valid(
-                         &(struct ps_msg_part_chunk){
-                             .image = &rec->image,
-                             .image_count = 1,
-                             .buffer_bytes = lens,
-                             .buffer_bytes_count = PS_PART_BUFFERS},
+                         &(struct ps_image){.records = &rec->image,
+                                            .lens = lens},
                          rec->slots);
 }
 

@@ -206,10 +206,10 @@ struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part, uint32_t slots)
 /* --------------------------------------------------------- parts of the image */
 
 void ps_store_install(struct ps_store *st, struct ps_part *part,
-                      const struct ps_msg_part_chunk *m,
+                      const struct ps_image *m,
                       struct ps_slice buffers[PS_PART_BUFFERS])
 {
-    part->image = m->image[0];
+    part->image = *m->records;
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         ps_store_set_buffer(st, part, (enum ps_part_buffer)i, &buffers[i]);
         buffers[i] = (struct ps_slice){0};

@@ -204,10 +204,10 @@ void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
 bool ps_part_add_report(struct ps_part *part, uint32_t slot, uint32_t slots,
                         uint64_t made);
 
-/* Makes the image, of which the message has the records, that of the partition,
- * of which nothing else is here; takes over the references of `buffers`. */
+/* Makes the image that of the partition, of which nothing else is here; takes
+ * over the references of `buffers`. */
 void ps_store_install(struct ps_store *st, struct ps_part *part,
-                      const struct ps_msg_part_chunk *m,
+                      const struct ps_image *m,
                       struct ps_slice buffers[PS_PART_BUFFERS]);
 /* Replaces version and value; takes over one reference. */
 void ps_store_set_value(struct ps_store *st, struct ps_part *part,

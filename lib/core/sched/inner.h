@@ -19,7 +19,7 @@
  *     place/copies.c       backups of places, and who goes on after a loss
  *     job/rank.c           barriers and scalars of running ranks; reads of traces
  *     job/optimizer.c      declarations of optimizers and compression, changes
- *     place/migration.c    migrations of partitions, the reply to who asked
+ *     place/move.c         moves of partitions, the reply to who asked
  *     job/key.c            keys and their placement
  *     job/norm.c           norm allreduce over the partitions of a key
  *     job/admission.c      what jobs get: servers, memory; what they cost
@@ -146,7 +146,7 @@ struct ps_sched {
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;
-    uint64_t last_migration_id; /* Number of the newest migration. */
+    uint64_t last_move_id; /* Number of the newest move. */
     struct ps_sched_history history;
     struct ps_sched_events events;
     struct ps_sched_tokens tokens;
@@ -160,8 +160,6 @@ struct ps_sched_step {
     struct ps_sched *s;
     ps_time now;
     struct ps_effects *fx;
-    /* Of the message that is handled; NULL: it has none. */
-    const struct ps_slice *payload;
 };
 
 /* ------------------------------------------------------------------ timers */

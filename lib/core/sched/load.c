@@ -367,11 +367,9 @@ static int load_of_job(struct ps_sched_load *l,
         return ps_sched_declaration_restore(j, msg, why);
     case PS_SCHED_ROW_RANK:
         return load_rank(j, key->b, &msg->row_rank, l->st.now, why);
-    case PS_SCHED_ROW_KEY:
+    default:
         return ps_sched_key_restore(l->s, j, key->b, &msg->row_key, payload,
                                     why);
-    default:
-        return ps_sched_migration_restore(l->s, j, key->b, &msg->row_move, why);
     }
 }
 

@@ -65,9 +65,6 @@ struct ps_sched_options {
     ps_time server_return;
     /* For a job that sets none; 0: chosen for each key. */
     uint32_t partition_bytes;
-    /* Bytes of one chunk of a migration; 0: PS_MIGRATION_CHUNK_MAX, the
-     * maximum. */
-    uint32_t migration_chunk;
     /* Placement messages of a job in one step; 0: PS_PLACEMENTS_SENT_MAX. */
     uint32_t placements_sent_max;
     /* By kind of account; 0: no limit. */

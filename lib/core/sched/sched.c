@@ -39,16 +39,12 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     if (o->placements_sent_max == 0) {
         o->placements_sent_max = PS_PLACEMENTS_SENT_MAX;
     }
-    if (o->migration_chunk == 0 ||
-        o->migration_chunk > PS_MIGRATION_CHUNK_MAX) {
-        o->migration_chunk = PS_MIGRATION_CHUNK_MAX;
-    }
     ps_rng_init(&s->rng, o->seed);
     s->started_at = now;
     s->last_recv_at = now;
     s->deadline = PS_TIME_NEVER;
     s->last_gen = o->generation_base;
-    s->last_migration_id = o->generation_base;
+    s->last_move_id = o->generation_base;
     ps_members_init(&s->members);
     ps_members_set_base(&s->members, opt->generation_base);
     s->conns = ps_map_new();
@@ -81,7 +77,7 @@ void ps_sched_free(struct ps_sched *s)
     {
         ps_sched_norm_free(j);
         ps_sched_trace_drop(s, 0, j->gen);
-        ps_sched_migrations_free(j);
+        ps_sched_moves_free(j);
         ps_sched_account_close_job(j);
         ps_sched_job_free(j);
     }
@@ -260,10 +256,7 @@ static struct handling handling_of(enum ps_msg_code code)
         [PS_MSG_TRACE_GET] = {ps_sched_on_recording_get, NULL},
         [PS_MSG_TRACE_ENTRIES] = {ps_sched_on_trace_entries,
                                   ps_sched_trace_check_answer},
-        [PS_MSG_PART_CHUNK] = {ps_sched_on_part_chunk,
-                               ps_sched_migration_check_answer},
-        [PS_MSG_PART_ACK] = {ps_sched_on_part_ack,
-                             ps_sched_migration_check_answer},
+        [PS_MSG_MOVED] = {ps_sched_on_moved, NULL},
         [PS_MSG_FILLED] = {ps_sched_on_filled, NULL},
         [PS_MSG_STALL_QUERY] = {ps_sched_on_stall_query, NULL},
         [PS_MSG_STALL_REPORT] = {on_stall_report, check_report},
@@ -443,7 +436,6 @@ static void on_msg(struct ps_sched_step *st, const struct ps_event *ev)
         }
         break;
     case PS_SCHED_CONN_MEMBER:
-        st->payload = ev->msg.payload;
         on_member_msg(st, c, ev->msg.msg);
         break;
     case PS_SCHED_CONN_CTL:
@@ -634,27 +626,16 @@ static ps_time sched_deadline(const void *self)
     return s->deadline;
 }
 
+/* No message to the scheduler has a payload. */
 static int sched_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
                          uint64_t len, struct ps_slice *ret_slice)
 {
-    const struct ps_sched *s = self;
-    const struct ps_sched_conn *c = ps_map_get(s->conns, conn);
-
-    /* Chunks of a migration, from servers, are the only payloads accepted. */
-    if (msg->code != PS_MSG_PART_CHUNK || c == NULL || c->member == NULL ||
-        c->member->role != PS_ROLE_SERVER || len > s->opt.migration_chunk) {
-        return PS_E_PROTO;
-    }
-    if (!ps_link_is_new(c->member->link, msg->seq)) {
-        return PS_E_EXIST;
-    }
-    int rc = check_authority(s, c->member, msg);
-
-    if (rc != 0) {
-        return rc;
-    }
-    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
-    return 0;
+    (void)self;
+    (void)conn;
+    (void)msg;
+    (void)len;
+    (void)ret_slice;
+    return PS_E_PROTO;
 }
 
 struct ps_machine ps_sched_machine(struct ps_sched *s)

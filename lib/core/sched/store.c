@@ -18,7 +18,6 @@ static const uint8_t codes[] = {
     [PS_SCHED_ROW_COMPRESSION] = PS_MSG_COMPRESSION_SET,
     [PS_SCHED_ROW_RANK] = PS_MSG_ROW_RANK,
     [PS_SCHED_ROW_KEY] = PS_MSG_ROW_KEY,
-    [PS_SCHED_ROW_MOVE] = PS_MSG_ROW_MOVE,
     [PS_SCHED_ROW_ENDED] = PS_MSG_JOB_ROW,
 };
 
@@ -149,7 +148,7 @@ void ps_sched_store_remove_job(struct ps_sched *s, struct ps_sched_job *j)
 {
     ps_list_unlink(&j->store.unsaved);
     for (uint8_t kind = PS_SCHED_ROW_OPEN;
-         is_job_stored(s, j) && kind <= PS_SCHED_ROW_MOVE; kind++) {
+         is_job_stored(s, j) && kind <= PS_SCHED_ROW_KEY; kind++) {
         ps_sched_store_add(
             s, (struct ps_sched_row_key){kind, j->gen, PS_STORE_ALL}, NULL);
     }
@@ -167,26 +166,6 @@ void ps_sched_store_remove_key(struct ps_sched *s, struct ps_sched_job *j,
                              .row_key = {.name = k->name,
                                          .kind = k->kind,
                                          .dtype = k->dtype}});
-    }
-}
-
-void ps_sched_store_move(struct ps_sched *s, const struct ps_sched_job *j,
-                         uint64_t number, const struct ps_msg_row_move *m)
-{
-    if (is_job_stored(s, j)) {
-        ps_sched_store_put(
-            s, (struct ps_sched_row_key){PS_SCHED_ROW_MOVE, j->gen, number},
-            &(struct ps_msg){.code = PS_MSG_ROW_MOVE, .row_move = *m});
-    }
-}
-
-void ps_sched_store_remove_move(struct ps_sched *s,
-                                const struct ps_sched_job *j, uint64_t number)
-{
-    if (is_job_stored(s, j)) {
-        ps_sched_store_add(
-            s, (struct ps_sched_row_key){PS_SCHED_ROW_MOVE, j->gen, number},
-            NULL);
     }
 }
 

@@ -38,7 +38,6 @@ enum ps_sched_row {
     PS_SCHED_ROW_COMPRESSION, /* gen: compression_set */
     PS_SCHED_ROW_RANK,        /* gen, rank: row_rank */
     PS_SCHED_ROW_KEY,         /* gen, number: row_key */
-    PS_SCHED_ROW_MOVE,        /* gen, number of the migration: row_move */
     PS_SCHED_ROW_ENDED, /* number, seconds since 1970 at the end: job_row */
 };
 
@@ -105,11 +104,6 @@ void ps_sched_store_remove_member(struct ps_sched *s, struct ps_member *m);
 void ps_sched_store_remove_job(struct ps_sched *s, struct ps_sched_job *j);
 void ps_sched_store_remove_key(struct ps_sched *s, struct ps_sched_job *j,
                                struct ps_sched_key *k);
-/* A migration has begun, or has ended. */
-void ps_sched_store_move(struct ps_sched *s, const struct ps_sched_job *j,
-                         uint64_t number, const struct ps_msg_row_move *m);
-void ps_sched_store_remove_move(struct ps_sched *s,
-                                const struct ps_sched_job *j, uint64_t number);
 /* The newest job of the history has been added. */
 void ps_sched_store_ended(struct ps_sched_step *st);
 /* Adds a row; takes over the value. */

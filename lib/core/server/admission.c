@@ -22,7 +22,7 @@
 #include "core/server/job.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
-#include "core/server/migration.h"
+#include "core/server/move.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
 
@@ -156,7 +156,8 @@ static bool check_name(struct ps_server_step *st, struct ps_server_conn *c,
 }
 
 /* Name by which the scheduler has named this process: as an agent of a job, or as
- * the owner of a place whose backup is here. NULL: it has not. */
+ * the owner of a place whose backup is here, or of a partition that moves here.
+ * NULL: it has not. */
 static const char *name_of_peer(const struct ps_server *s,
                                 const struct ps_msg_hello *m)
 {
@@ -302,8 +303,7 @@ void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
     }
 }
 
-/* Handles held hellos whose agents the scheduler has named meanwhile. */
-static void verify_held_hellos(struct ps_server_step *st)
+void ps_server_verify_held_hellos(struct ps_server_step *st)
 {
     struct ps_list *unverified = &st->s->sessions.unverified;
     struct ps_server_conn *c = PS_LIST_FIRST(struct ps_server_conn, node,
@@ -375,8 +375,8 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
         ps_list_remove(&job->node);
     }
     ps_fair_deactivate(&s->merges.fair, &job->merge_flow);
-    ps_server_migration_free_all(job);
     ps_server_targets_free(job);
+    ps_server_moves_free(job);
     ps_server_backup_free_all(job);
     ps_store_fini(&job->copies.store);
     ps_store_fini(&job->store);
@@ -393,6 +393,7 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     ps_account_set_used(&job->account, PS_COST_MEMORY, 0);
     ps_account_fini(&job->account);
     ps_free(job->slots);
+    ps_free(job->moves.processes);
     ps_free(job);
 }
 
@@ -457,7 +458,7 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
                            why.len == 0 ? "" : ": ", why.data);
         drop_unacked_values(job);
         job_free(s, job);
-        ps_server_copies_drop_unused_peers(st);
+        ps_server_copies_drop_unused_peers(st, false);
         ps_server_memory_trim_later(s);
     }
 }
@@ -491,6 +492,7 @@ static struct ps_server_job *job_new(struct ps_server *s,
     job->norms.known = ps_map_new();
     ps_list_init(&job->waiting_merges);
     ps_list_init(&job->copies.targets);
+    ps_list_init(&job->copies.incoming);
     ps_map_put(s->jobs.by_gen, job->gen, job);
     if (ps_map_count(s->jobs.by_gen) == 2) {
         ps_server_session_begin_turns(s);
@@ -614,6 +616,19 @@ static enum ps_part_memory take_kept(struct ps_server_step *st,
     return PS_PART_MEMORY_KEPT;
 }
 
+static void set_processes(struct ps_server_job *job,
+                          const struct ps_msg_job_state *m)
+{
+    ps_free(job->moves.processes);
+    job->moves.processes = ps_alloc((m->places_count + 1u) *
+                                    sizeof(*job->moves.processes));
+    job->moves.process_count = m->places_count;
+    for (uint32_t i = 0; i < m->places_count; i++) {
+        job->moves.processes[i] = (struct ps_server_process){
+            .node = m->places[i].node, .instance = m->places[i].instance};
+    }
+}
+
 void ps_server_on_job_state(struct ps_server_step *st,
                             const struct ps_msg_job_state *m)
 {
@@ -681,9 +696,11 @@ void ps_server_on_job_state(struct ps_server_step *st,
     job->may_be_exhausted = true;
     ps_server_credit_mark_job(job);
     job->copies.is_wanted = m->replicas > 1;
+    job->moves.has_moved = m->has_moved;
+    set_processes(job, m);
     ps_server_backup_set_places(st, job, m);
     ps_server_job_send_ready(st, job);
-    verify_held_hellos(st);
+    ps_server_verify_held_hellos(st);
 }
 
 void ps_server_on_job_quota(struct ps_server_step *st,

@@ -12,8 +12,11 @@ void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
  * scheduler has not named in time. */
 void ps_server_hello_tick(struct ps_server_step *st);
 
+/* Handles held hellos whose processes the scheduler has named meanwhile. */
+void ps_server_verify_held_hellos(struct ps_server_step *st);
+
 void ps_server_job_init(struct ps_server *s);
-/* Frees all jobs with their partitions, merges, replies and migrations. */
+/* Frees all jobs with their partitions, merges, replies and moves. */
 void ps_server_job_fini(struct ps_server *s);
 void ps_server_on_job_state(struct ps_server_step *st,
                             const struct ps_msg_job_state *m);

@@ -9,7 +9,11 @@
  *         of the version before, which stays until the step is complete
  *     job_state names another backup, or none: all of it is dropped
  *     job_state names the place no more: its owner was lost, and the partitions
- *         become this server's own (rule O13) */
+ *         become this server's own (rule O13)
+ *
+ * The target of a move takes copies in the same way, into the store: agents may not
+ * use the partition before the end of the move. A copy is confirmed when it is at
+ * the backup of this server, if that counts. */
 #include "core/server/backup.h"
 
 #include "base/alloc.h"
@@ -21,6 +25,7 @@
 #include "core/server/inner.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
+#include "core/server/move.h"
 #include "core/server/pull.h"
 #include "core/server/session.h"
 
@@ -98,11 +103,22 @@ void ps_server_backup_free_all(struct ps_server_job *job)
     job->copies.backup_parts = NULL;
 }
 
+/* Sends the message to the process of another server, if its link is here; a new
+ * session of it sends the copies again. */
+static void send_to_owner(struct ps_server_step *st, uint32_t node,
+                          uint64_t instance, const struct ps_msg *msg)
+{
+    struct ps_server_session *p = ps_map_get(st->s->sessions.by_node, node);
+
+    if (p != NULL && p->is_server && p->instance == instance) {
+        ps_server_session_send(st, p, ps_packet_new(msg, NULL, 0));
+    }
+}
+
 static void send_copied(struct ps_server_step *st,
                         const struct ps_server_job *job,
                         struct ps_server_backup *b)
 {
-    struct ps_server_session *p = ps_map_get(st->s->sessions.by_node, b->node);
     const struct ps_msg msg = {.code = PS_MSG_COPIED,
                                .copied = {.gen = job->gen,
                                           .epoch = b->epoch,
@@ -113,10 +129,7 @@ static void send_copied(struct ps_server_step *st,
 
     b->due_count = 0;
     b->refused_count = 0;
-    /* A new session of the owner sends the copies again. */
-    if (p != NULL && p->is_server && p->instance == b->instance) {
-        ps_server_session_send(st, p, ps_packet_new(&msg, NULL, 0));
-    }
+    send_to_owner(st, b->node, b->instance, &msg);
 }
 
 /* This process is the backup from this epoch on; what it had does not count
@@ -158,11 +171,27 @@ static bool install(struct ps_server_step *st, struct ps_server_job *job,
 {
     const uint32_t key = p->part->key;
     const uint32_t index = p->part->index;
-    const struct ps_msg_part_chunk image = {.image = &p->part->image,
-                                            .image_count = 1};
+    const struct ps_image image = {.records = &p->part->image};
+    struct ps_server_move *mv = ps_server_move_find(job, key, index);
     struct ps_part *part = ps_store_find(&job->store, key, index);
     struct ps_slice buffers[PS_PART_BUFFERS];
 
+    if (mv != NULL && mv->role == MOVE_OUT && mv->target != p->of->node) {
+        return false;
+    }
+    if (mv != NULL && mv->role == MOVE_OUT) {
+        /* The target was lost, and the partition is here whether the move was
+         * completed or not. */
+        ps_server_copies_end_move(st, mv);
+    } else if (mv != NULL && mv->role == MOVE_IN && part != NULL) {
+        /* The source was lost before the end of the move, and what came of it for
+         * the backup has all that was answered. */
+        ps_store_remove(&job->store, part);
+        part = NULL;
+    }
+    if (mv != NULL) {
+        ps_server_move_end(mv);
+    }
     if (!ps_server_job_backs_up(job, key, index)) {
         return false;
     }
@@ -253,7 +282,7 @@ void ps_server_backup_set_places(struct ps_server_step *st,
         ps_server_copies_begin(st, job, own->epoch, own->backup,
                                own->backup_instance);
     }
-    ps_server_copies_drop_unused_peers(st);
+    ps_server_copies_drop_unused_peers(st, false);
 }
 
 /* Role in a place of this process of a server, with this epoch unless that is 0;
@@ -275,6 +304,23 @@ static struct ps_server_backup *find_role(const struct ps_server_job *job,
     return NULL;
 }
 
+/* The move of a server's process to this one; `id` and a partition of 0: any. NULL:
+ * there is none. */
+static struct ps_server_move *find_incoming(const struct ps_server_job *job,
+                                            uint32_t node, uint64_t instance,
+                                            const struct ps_msg_copy *m)
+{
+    PS_LIST_EACH_OF(struct ps_server_move, mv, node, &job->copies.incoming)
+    {
+        if (mv->source == node && mv->source_instance == instance &&
+            (m == NULL || (mv->id == m->move && mv->key == m->key &&
+                           mv->index == m->index))) {
+            return mv;
+        }
+    }
+    return NULL;
+}
+
 const char *ps_server_backup_owner_of(const struct ps_server *s,
                                       const struct ps_msg_hello *m)
 {
@@ -283,8 +329,14 @@ const char *ps_server_backup_owner_of(const struct ps_server *s,
         const struct ps_server_backup *b = find_role(job, m->node, m->instance,
                                                      0);
 
+        const struct ps_server_move *mv = find_incoming(job, m->node,
+                                                        m->instance, NULL);
+
         if (b != NULL && b->incarnation == m->incarnation) {
             return b->name;
+        }
+        if (mv != NULL && mv->source_incarnation == m->incarnation) {
+            return mv->source_name;
         }
     }
     return NULL;
@@ -292,18 +344,28 @@ const char *ps_server_backup_owner_of(const struct ps_server *s,
 
 /* ------------------------------------------------------------------- copies */
 
-/* The role that a copy is for; NULL: none of this epoch, or another sender's
- * (rule O10). */
-static struct ps_server_backup *role_of_copy(const struct ps_server *s,
-                                             const struct ps_server_session *p,
-                                             const struct ps_msg_copy *m,
-                                             struct ps_server_job **ret_job)
-{
-    struct ps_server_job *job = ps_map_get(s->jobs.by_gen, m->gen);
+/* The use of a copy. */
+struct role {
+    struct ps_server_job *job;
+    struct ps_server_backup *backup; /* NULL: a move. */
+    struct ps_server_move *move;
+};
 
-    *ret_job = job;
-    return job != NULL ? find_role(job, p->agent_node, p->instance, m->epoch)
-                       : NULL;
+/* False: this server has no such role, or another sender's (rule O10). */
+static bool find_role_of_copy(const struct ps_server *s,
+                              const struct ps_server_session *p,
+                              const struct ps_msg_copy *m, struct role *ret)
+{
+    *ret = (struct role){.job = ps_map_get(s->jobs.by_gen, m->gen)};
+    if (ret->job == NULL) {
+        return false;
+    }
+    if (m->move != 0) {
+        ret->move = find_incoming(ret->job, p->agent_node, p->instance, m);
+    } else {
+        ret->backup = find_role(ret->job, p->agent_node, p->instance, m->epoch);
+    }
+    return ret->move != NULL || ret->backup != NULL;
 }
 
 static bool is_valid_step(const struct ps_msg_copy *m, uint64_t len)
@@ -318,19 +380,17 @@ static bool is_valid_step(const struct ps_msg_copy *m, uint64_t len)
 
 static bool is_valid(const struct ps_msg_copy *m, uint64_t len)
 {
-    const struct ps_msg_part_chunk image = {
-        .image = m->image,
-        .image_count = m->image_count,
-        .buffer_bytes = m->buffer_bytes,
-        .buffer_bytes_count = m->buffer_bytes_count};
+    const struct ps_image image = {.records = m->image,
+                                   .lens = m->buffer_bytes};
 
-    if (m->number == 0) {
+    if (m->number == 0 || (m->step_count == 1 && m->move != 0)) {
         return false;
     }
     if (m->step_count == 1) {
         return is_valid_step(m, len);
     }
-    return ps_image_is_valid(&image, 0) && m->buffer < PS_PART_BUFFERS &&
+    return m->image_count == 1 && m->buffer_bytes_count == PS_PART_BUFFERS &&
+           ps_image_is_valid(&image, 0) && m->buffer < PS_PART_BUFFERS &&
            (m->shared == 0 || m->base != 0) &&
            len == ((m->shared & 1u << m->buffer) == 0
                        ? m->buffer_bytes[m->buffer]
@@ -342,7 +402,7 @@ int ps_server_backup_payload(struct ps_server *s,
                              const struct ps_msg *msg, uint64_t len,
                              struct ps_slice *ret_slice)
 {
-    struct ps_server_job *job;
+    struct role role;
 
     if (msg->code != PS_MSG_COPY || len > PS_PAYLOAD_MAX ||
         !is_valid(&msg->copy, len)) {
@@ -351,10 +411,10 @@ int ps_server_backup_payload(struct ps_server *s,
     if (!ps_link_is_new(p->link, msg->seq)) {
         return PS_E_EXIST;
     }
-    if (role_of_copy(s, p, &msg->copy, &job) == NULL) {
+    if (!find_role_of_copy(s, p, &msg->copy, &role)) {
         return PS_E_STALE;
     }
-    if (ps_server_memory_alloc(job, len, ret_slice) != 0) {
+    if (ps_server_memory_alloc(role.job, len, ret_slice) != 0) {
         /* The scheduler has reserved this memory, so it is only short for a
          * moment; the owner's rounds wait for the copy. */
         *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
@@ -367,12 +427,16 @@ static void confirm(struct ps_server_step *st, const struct ps_server_job *job,
 {
     struct ps_server_backup *b = p->of;
 
+    st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
+    if (b == NULL) {
+        p->move->unconfirmed = ps_max_u64(p->move->unconfirmed, number);
+        return;
+    }
     if (b->due_count == PS_COPIES_CONFIRMED_MAX) {
         send_copied(st, job, b);
     }
     b->due[b->due_count++] = (struct ps_rec_part_copy){
         .key = p->part->key, .index = p->part->index, .number = number};
-    st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
 }
 
 /* Asks for the whole partition, once for all messages of a copy. */
@@ -384,13 +448,17 @@ static void refuse(struct ps_server_step *st, const struct ps_server_job *job,
     if (p->refused == number) {
         return;
     }
+    p->refused = number;
+    st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
+    if (b == NULL) {
+        p->move->refused = number;
+        return;
+    }
     if (b->refused_count == PS_COPIES_CONFIRMED_MAX) {
         send_copied(st, job, b);
     }
-    p->refused = number;
     b->refused[b->refused_count++] = (struct ps_rec_part_copy){
         .key = p->part->key, .index = p->part->index, .number = number};
-    st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
 }
 
 /* True if the part has the buffers that the copy shares with the version
@@ -432,14 +500,18 @@ static void install_version(struct ps_server_job *job,
 {
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         if ((p->next.shared & 1u << i) == 0) {
-            ps_store_set_buffer(&job->copies.store, p->part,
-                                (enum ps_part_buffer)i, &p->next.buffers[i]);
+            ps_store_set_buffer(p->part->store, p->part, (enum ps_part_buffer)i,
+                                &p->next.buffers[i]);
             p->next.buffers[i] = (struct ps_slice){0};
         }
     }
     p->part->image = p->next.image;
     p->number = p->next.number;
     p->next.number = 0;
+    if (p->of == NULL) {
+        ps_store_mark(p->part);
+        ps_server_copies_on_change(job, p->part);
+    }
 }
 
 static void take_buffer(struct ps_server_step *st, struct ps_server_job *job,
@@ -456,6 +528,10 @@ static void take_buffer(struct ps_server_step *st, struct ps_server_job *job,
     if (p->next.missing == 0) {
         install_version(job, p);
         confirm(st, job, p, p->number);
+        if (p->of != NULL && p->part->image.version == 0 &&
+            !ps_part_has_value(p->part)) {
+            part_free(job, p); /* The owner has it no more. */
+        }
     }
 }
 
@@ -544,32 +620,43 @@ bool ps_server_backup_on_computed(struct ps_server_step *st, uint64_t token,
 
 /* ----------------------------------------------------------------- both forms */
 
-static struct ps_server_backup_part *obtain_part(struct ps_server_job *job,
-                                                 struct ps_server_backup *b,
+/* The copies of the partition that the role has, made on first use; NULL: another
+ * role has it. */
+static struct ps_server_backup_part *obtain_part(const struct role *r,
                                                  const struct ps_msg_copy *m)
 {
+    struct ps_server_job *job = r->job;
     const uint64_t id = ps_part_id(m->key, m->index);
-    struct ps_server_backup_part *p = ps_map_get(job->copies.backup_parts, id);
+    struct ps_server_backup_part *p;
 
+    if (r->move != NULL) {
+        p = r->move->copies;
+        p->part = ps_store_find_or_add(&job->store, m->key, m->index);
+        return p;
+    }
+    p = ps_map_get(job->copies.backup_parts, id);
     if (p == NULL) {
         p = ps_calloc(1, sizeof(*p));
-        p->of = b;
+        p->of = r->backup;
         p->part = ps_store_find_or_add(&job->copies.store, m->key, m->index);
         ps_map_put(job->copies.backup_parts, id, p);
     }
-    return p;
+    return p->of == r->backup ? p : NULL;
 }
 
-static void take_copy(struct ps_server_step *st, struct ps_server_job *job,
-                      struct ps_server_backup *b, const struct ps_msg_copy *m,
+static void take_copy(struct ps_server_step *st, const struct role *r,
+                      const struct ps_msg_copy *m,
                       const struct ps_slice *payload)
 {
-    struct ps_server_backup_part *p = obtain_part(job, b, m);
+    struct ps_server_job *job = r->job;
+    struct ps_server_backup_part *p = obtain_part(r, m);
+    uint64_t *newest = r->move != NULL ? &job->newest_version
+                                       : &r->backup->newest_version;
 
-    if (p->of != b) {
+    if (p == NULL) {
         return; /* No honest owner names a partition of another place. */
     }
-    b->newest_version = ps_max_u64(b->newest_version, m->newest_version);
+    *newest = ps_max_u64(*newest, m->newest_version);
     if (m->number <= p->number) {
         confirm(st, job, p, m->number); /* As on another session. */
         return;
@@ -597,8 +684,7 @@ void ps_server_backup_on_copy(struct ps_server_step *st,
 {
     const struct ps_msg_copy *m = &ev->msg.msg->copy;
     const struct ps_slice *payload = ev->msg.payload;
-    struct ps_server_job *job;
-    struct ps_server_backup *b;
+    struct role role;
 
     if (ev->msg.discard_reason == PS_E_PROTO ||
         (ev->msg.discard_reason == 0 &&
@@ -608,9 +694,60 @@ void ps_server_backup_on_copy(struct ps_server_step *st,
                                     "malformed");
         return;
     }
-    b = role_of_copy(st->s, c->session, m, &job);
-    if (b != NULL && ev->msg.discard_reason == 0) {
-        take_copy(st, job, b, m, payload);
+    if (ev->msg.discard_reason == 0 &&
+        find_role_of_copy(st->s, c->session, m, &role)) {
+        take_copy(st, &role, m, payload);
+    }
+}
+
+/* Confirms what has come of a move; without a number, asks for it again. */
+static void send_moved_copy(struct ps_server_step *st,
+                            struct ps_server_move *mv)
+{
+    const struct ps_rec_part_copy copy = {
+        .key = mv->key, .index = mv->index, .number = mv->unconfirmed};
+    const struct ps_rec_part_copy refused = {
+        .key = mv->key, .index = mv->index, .number = mv->refused};
+
+    send_to_owner(
+        st, mv->source, mv->source_instance,
+        &(struct ps_msg){.code = PS_MSG_COPIED,
+                         .copied = {.gen = mv->job->gen,
+                                    .move = mv->id,
+                                    .copies = &copy,
+                                    .copies_count = copy.number != 0,
+                                    .refused = &refused,
+                                    .refused_count = refused.number != 0}});
+    mv->unconfirmed = 0;
+    mv->refused = 0;
+}
+
+void ps_server_backup_begin_move(struct ps_server_step *st,
+                                 struct ps_server_move *mv,
+                                 const struct ps_msg_move *m)
+{
+    ps_server_move_take_in(mv, m);
+    send_moved_copy(st, mv);
+}
+
+static void flush_job(struct ps_server_step *st,
+                      const struct ps_server_job *job)
+{
+    if (job->copies.backups != NULL) {
+        PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
+        {
+            if (b->due_count + b->refused_count > 0) {
+                send_copied(st, job, b);
+            }
+        }
+    }
+    PS_LIST_EACH_OF(struct ps_server_move, mv, node, &job->copies.incoming)
+    {
+        if (mv->refused != 0 ||
+            (mv->unconfirmed != 0 &&
+             !ps_server_copies_await(job, mv->key, mv->index))) {
+            send_moved_copy(st, mv);
+        }
     }
 }
 
@@ -619,14 +756,6 @@ void ps_server_backup_flush(struct ps_server_step *st)
     st->s->backup_flush_at = PS_TIME_NEVER;
     PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
     {
-        if (job->copies.backups == NULL) {
-            continue;
-        }
-        PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
-        {
-            if (b->due_count + b->refused_count > 0) {
-                send_copied(st, job, b);
-            }
-        }
+        flush_job(st, job);
     }
 }

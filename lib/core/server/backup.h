@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places of other servers of which this server is the backup. */
+/* Copies of partitions of other servers: of places of which this server is the
+ * backup, and of moves to it. */
 #pragma once
 
 #include "core/server/job.h"
 
 struct ps_msg_hello;
+struct ps_server_move;
 
 /* Takes in the places that job_state names: the roles of this server. */
 void ps_server_backup_set_places(struct ps_server_step *st,
@@ -12,8 +14,13 @@ void ps_server_backup_set_places(struct ps_server_step *st,
                                  const struct ps_msg_job_state *m);
 void ps_server_backup_free_all(struct ps_server_job *job);
 
+/* Takes the role of the target of a move. */
+void ps_server_backup_begin_move(struct ps_server_step *st,
+                                 struct ps_server_move *mv,
+                                 const struct ps_msg_move *m);
 /* Name of the server that the scheduler has named as the owner of a place whose
- * backup is here, if this is the hello of that process; NULL: it is not. */
+ * backup is here, or as the source of a move to here, if this is the hello of that
+ * process; NULL: it is not. */
 const char *ps_server_backup_owner_of(const struct ps_server *s,
                                       const struct ps_msg_hello *m);
 /* Of a copy: 0 with memory for the payload, or the reason to discard it. */

@@ -12,13 +12,12 @@ struct ps_server_copy *ps_server_copies_find(const struct ps_server_target *t,
 
 /* The first copy that replies about the partition wait for; NULL: none. */
 static struct ps_server_copy *first_awaited(const struct ps_server_job *job,
-                                            const struct ps_part *part)
+                                            uint32_t key, uint32_t index)
 {
     PS_LIST_EACH_OF(const struct ps_server_target, t, node,
                     &job->copies.targets)
     {
-        struct ps_server_copy *c = ps_server_copies_find(t, part->key,
-                                                         part->index);
+        struct ps_server_copy *c = ps_server_copies_find(t, key, index);
 
         if (c != NULL && c->defers && c->confirmed < c->changed) {
             return c;
@@ -27,10 +26,16 @@ static struct ps_server_copy *first_awaited(const struct ps_server_job *job,
     return NULL;
 }
 
+bool ps_server_copies_await(const struct ps_server_job *job, uint32_t key,
+                            uint32_t index)
+{
+    return first_awaited(job, key, index) != NULL;
+}
+
 bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
                                   const struct ps_part *part, bool want)
 {
-    struct ps_server_copy *c = first_awaited(slot->job, part);
+    struct ps_server_copy *c = first_awaited(slot->job, part->key, part->index);
 
     if (c == NULL) {
         return false;
@@ -49,7 +54,7 @@ bool ps_server_copies_defer_reply(const struct ps_server_slot *slot,
 bool ps_server_copies_defer_load(const struct ps_server_slot *slot,
                                  const struct ps_part *part, uint64_t request)
 {
-    struct ps_server_copy *c = first_awaited(slot->job, part);
+    struct ps_server_copy *c = first_awaited(slot->job, part->key, part->index);
 
     if (c == NULL) {
         return false;
@@ -86,6 +91,27 @@ void ps_server_copies_drop_replies(const struct ps_server_slot *slot)
                 ps_bits_clear(&c->due, slot->index);
                 ps_bits_clear(&c->due_values, slot->index);
             }
+        }
+    }
+}
+
+void ps_server_copies_take_due(struct ps_server_job *job, uint32_t key,
+                               uint32_t index, struct ps_bits *slots)
+{
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        struct ps_server_copy *c = ps_server_copies_find(t, key, index);
+
+        for (uint32_t i = 0;
+             c != NULL && c->due.words != NULL && i < job->slot_count; i++) {
+            if (ps_bits_get(&c->due, i)) {
+                ps_bits_set(slots, i);
+            }
+        }
+        if (c != NULL) {
+            ps_bits_fini(&c->due);
+            ps_bits_fini(&c->due_values);
         }
     }
 }
@@ -139,20 +165,26 @@ static void copy_free(struct ps_server_copy *c)
 }
 
 struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
-                                            const struct ps_part *part,
+                                            uint32_t key, uint32_t index,
                                             bool defers)
 {
     struct ps_server_copy *c = ps_calloc(1, sizeof(*c));
 
     c->target = t;
-    c->key = part->key;
-    c->index = part->index;
+    c->key = key;
+    c->index = index;
     c->defers = defers;
     c->is_filled = defers;
     c->unsent = PS_PART_ALL;
     ps_list_init(&c->due_loads);
-    ps_map_put(t->parts, ps_part_id(part->key, part->index), c);
+    ps_map_put(t->parts, ps_part_id(key, index), c);
     return c;
+}
+
+void ps_server_copies_remove(struct ps_server_copy *c)
+{
+    ps_map_remove(c->target->parts, ps_part_id(c->key, c->index));
+    copy_free(c);
 }
 
 static void note_change(struct ps_server_copy *c, const struct ps_part *part)
@@ -181,12 +213,30 @@ void ps_server_copies_on_change(struct ps_server_job *job, struct ps_part *part)
         struct ps_server_copy *c = ps_server_copies_find(t, part->key,
                                                          part->index);
 
+        if (c == NULL && t->move != 0) {
+            continue; /* Of another partition. */
+        }
         if (c == NULL) {
-            c = ps_server_copies_add(t, part, true);
+            c = ps_server_copies_add(t, part->key, part->index, true);
         }
         note_change(c, part);
     }
     part->changed_buffers = 0;
+}
+
+void ps_server_copies_on_removal(struct ps_server_job *job, uint32_t key,
+                                 uint32_t index)
+{
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        struct ps_server_copy *c = ps_server_copies_find(t, key, index);
+
+        if (c != NULL) {
+            c->changed = ++job->copies.last_number;
+            ps_server_copies_begin_anew(c);
+        }
+    }
 }
 
 /* -------------------------------------------------------------------- steps */
@@ -197,9 +247,10 @@ static bool takes_step(const struct ps_server_copy *c)
 {
     const uint32_t own = c->target->job->server->opt.kernel_class;
 
-    return c->confirmed != 0 && c->confirmed == c->changed && c->sent == 0 &&
-           c->unsent == 0 && !c->step.is_open && c->step.gradient.buf == NULL &&
-           own != 0 && c->target->peer->kernel_class == own;
+    return c->target->move == 0 && c->confirmed != 0 &&
+           c->confirmed == c->changed && c->sent == 0 && c->unsent == 0 &&
+           !c->step.is_open && c->step.gradient.buf == NULL && own != 0 &&
+           c->target->peer->kernel_class == own;
 }
 
 bool ps_server_copies_take_step(const struct ps_server_job *job,
@@ -263,15 +314,29 @@ void ps_server_copies_on_discard(struct ps_server_job *job,
 /* ------------------------------------------------------------------ targets */
 
 struct ps_server_target *ps_server_target_add(struct ps_server_job *job,
-                                              struct ps_server_peer *peer)
+                                              struct ps_server_peer *peer,
+                                              uint64_t move)
 {
     struct ps_server_target *t = ps_calloc(1, sizeof(*t));
 
     t->job = job;
     t->peer = peer;
+    t->move = move;
     t->parts = ps_map_new();
     ps_list_push_back(&job->copies.targets, &t->node);
     return t;
+}
+
+struct ps_server_target *ps_server_target_find(const struct ps_server_job *job,
+                                               uint64_t move)
+{
+    PS_LIST_EACH_OF(struct ps_server_target, t, node, &job->copies.targets)
+    {
+        if (t->move == move) {
+            return t;
+        }
+    }
+    return NULL;
 }
 
 void ps_server_target_free(struct ps_server_target *t)

@@ -12,6 +12,7 @@ struct ps_server_target {
     struct ps_list_node node; /* In `targets` of the job. */
     struct ps_server_job *job;
     struct ps_server_peer *peer;
+    uint64_t move; /* Number of the move that it takes; 0: it is the backup. */
     struct ps_map *parts; /* struct ps_server_copy, by partition. */
     uint32_t unfilled;    /* Of them, those that are not filled yet. */
     bool is_filled;       /* All do: the target counts. */
@@ -62,7 +63,11 @@ struct ps_server_due_load {
 
 /* Adds a target, which gets no partition yet. */
 struct ps_server_target *ps_server_target_add(struct ps_server_job *job,
-                                              struct ps_server_peer *peer);
+                                              struct ps_server_peer *peer,
+                                              uint64_t move);
+/* NULL: none takes the move, or has the backup for `move` 0. */
+struct ps_server_target *ps_server_target_find(const struct ps_server_job *job,
+                                               uint64_t move);
 void ps_server_target_free(struct ps_server_target *t);
 void ps_server_targets_free(struct ps_server_job *job);
 
@@ -71,8 +76,9 @@ struct ps_server_copy *ps_server_copies_find(const struct ps_server_target *t,
                                              uint32_t key, uint32_t index);
 /* Adds the copies of a partition. */
 struct ps_server_copy *ps_server_copies_add(struct ps_server_target *t,
-                                            const struct ps_part *part,
+                                            uint32_t key, uint32_t index,
                                             bool defers);
+void ps_server_copies_remove(struct ps_server_copy *c);
 /* Waits to be sent, unless it does. */
 void ps_server_copies_enqueue(struct ps_server_copy *c);
 /* The copy on its way is confirmed, or lost with its link. */
@@ -95,6 +101,15 @@ void ps_server_copies_on_discard(struct ps_server_job *job,
 /* The partition has changed, and no reply has reported it. */
 void ps_server_copies_on_change(struct ps_server_job *job,
                                 struct ps_part *part);
+/* The partition is gone. */
+void ps_server_copies_on_removal(struct ps_server_job *job, uint32_t key,
+                                 uint32_t index);
+/* True if a target that counts lacks the newest change of the partition. */
+bool ps_server_copies_await(const struct ps_server_job *job, uint32_t key,
+                            uint32_t index);
+/* Moves the slots whose replies about the partition wait to `slots`. */
+void ps_server_copies_take_due(struct ps_server_job *job, uint32_t key,
+                               uint32_t index, struct ps_bits *slots);
 
 /* True if replies about the partition wait until a target has it; then the reply
  * to the slot is recorded, with the value if `want`. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of partitions to the backup of this server's place.
+/* Copies of partitions to the backup of this server's place, and to servers that
+ * partitions move to.
  *
  *     ALONE     there is no backup
  *     FILLING   the backup gets all partitions; what it has does not count yet
@@ -18,6 +19,10 @@
  * (rule O12): in this order, because the scheduler may promote the backup from
  * then on.
  *
+ * A server that a partition moves to is a target as the backup is, of this
+ * partition alone and without steps; when that has it, the scheduler hears that it
+ * has moved (rule M2).
+ *
  * A copy refers to the buffers of the partition; the next step leaves a buffer
  * as it is that somebody refers to. */
 #include "core/server/copy.h"
@@ -26,11 +31,18 @@
 #include "base/num.h"
 #include "core/part/image.h"
 #include "core/server/copies.h"
+#include "core/server/credit.h"
 #include "core/server/inner.h"
+#include "core/server/kind.h"
+#include "core/server/memory.h"
+#include "core/server/merge.h"
+#include "core/server/move.h"
 #include "core/server/peer.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 #include "core/server/restore.h"
+
+#include <string.h>
 
 /* Copies that fill a target: bytes on their way at once, the inverse of their share
  * of the time while rounds are merged, and the longest pause. */
@@ -80,7 +92,7 @@ static void release_replies(struct ps_server_step *st, struct ps_server_copy *c)
 
 /* ------------------------------------------------------------ begin and end */
 
-/* Ends the copies to a target: the place goes on without it. */
+/* Ends the copies to a target: this server goes on without it. */
 static void target_end(struct ps_server_step *st, struct ps_server_target *t)
 {
     PS_MAP_EACH(struct ps_server_copy, c, t->parts)
@@ -91,36 +103,73 @@ static void target_end(struct ps_server_step *st, struct ps_server_target *t)
     ps_server_target_free(t);
 }
 
-/* The backup of this server's place; NULL: there is none. */
-static struct ps_server_target *find_backup(const struct ps_server_job *job)
-{
-    struct ps_list_node *n = ps_list_first(&job->copies.targets);
-
-    return n != NULL ? PS_CONTAINER(n, struct ps_server_target, node) : NULL;
-}
-
-static void report_filled(struct ps_server_step *st,
-                          const struct ps_server_target *t)
+/* Tells the scheduler how far a move is: for a code, why it cannot begin. */
+static void report_move(struct ps_server_step *st,
+                        const struct ps_server_move *mv, int rc,
+                        const char *text)
 {
     ps_server_uplink_send_msg(
-        st, &(struct ps_msg){
-                .code = PS_MSG_FILLED,
-                .filled = {.gen = t->job->gen,
-                           .epoch = t->job->copies.epoch,
-                           .percent = t->is_filled ? 100 : t->percent}});
+        st, &(struct ps_msg){.code = PS_MSG_MOVED,
+                             .moved = {.move = mv->id,
+                                       .gen = mv->job->gen,
+                                       .key = mv->key,
+                                       .index = mv->index,
+                                       .is_filled = mv->is_reported && rc == 0,
+                                       .error = rc,
+                                       .text = text}});
 }
 
-/* Reports each step of PS_FILLED_STEP percent. */
+/* The move of the one partition that the target gets. */
+static struct ps_server_move *move_of(const struct ps_server_target *t)
+{
+    struct ps_server_move *mv = NULL;
+
+    PS_MAP_EACH(const struct ps_server_copy, c, t->parts)
+    {
+        mv = ps_server_move_find(t->job, c->key, c->index);
+    }
+    assert(mv != NULL && mv->id == t->move && mv->role == MOVE_OUT);
+    return mv;
+}
+
+static void report_target(struct ps_server_step *st,
+                          const struct ps_server_target *t)
+{
+    if (t->move != 0) {
+        report_move(st, move_of(t), 0, "");
+    } else {
+        ps_server_uplink_send_msg(
+            st, &(struct ps_msg){
+                    .code = PS_MSG_FILLED,
+                    .filled = {.gen = t->job->gen,
+                               .epoch = t->job->copies.epoch,
+                               .percent = t->is_filled ? 100 : t->percent}});
+    }
+}
+
+/* Reports each step of PS_FILLED_STEP percent of a backup. */
 static void report_progress(struct ps_server_step *st,
                             struct ps_server_target *t)
 {
     const size_t all = ps_map_count(t->parts);
     const uint32_t percent = (uint32_t)(100 * (all - t->unfilled) / all);
 
-    if (percent >= t->percent + PS_FILLED_STEP) {
+    if (t->move == 0 && percent >= t->percent + PS_FILLED_STEP) {
         t->percent = (uint8_t)percent;
-        report_filled(st, t);
+        report_target(st, t);
     }
+}
+
+/* False: a step with norms is under way, whose reports count for the owner. The
+ * next one waits for the end of the move. */
+static bool may_move(const struct ps_server_target *t)
+{
+    struct ps_server_job *job = t->job;
+    const struct ps_server_move *mv = move_of(t);
+    const struct ps_part *part = ps_store_find(&job->store, mv->key, mv->index);
+
+    return part == NULL || part->merge == NULL || !job->has_optimizer ||
+           !ps_server_norm_is_needed(job, part);
 }
 
 /* The target has all its partitions, and replies wait for it: it counts. */
@@ -129,31 +178,53 @@ static void check_filled(struct ps_server_step *st, struct ps_server_target *t)
     if (t->unfilled > 0) {
         report_progress(st, t);
     }
-    if (t->unfilled > 0 || t->is_filled) {
+    if (t->unfilled > 0 || t->is_filled || (t->move != 0 && !may_move(t))) {
         return;
     }
     t->is_filled = true;
-    ps_effects_log_for(st->fx, &t->job->account, PS_LOG_INFO,
-                       "job %s: backup server %s has all partitions",
-                       t->job->name, t->peer->name);
-    report_filled(st, t);
+    if (t->move != 0) {
+        move_of(t)->is_reported = true;
+    } else {
+        ps_effects_log_for(st->fx, &t->job->account, PS_LOG_INFO,
+                           "job %s: backup server %s has all partitions",
+                           t->job->name, t->peer->name);
+    }
+    report_target(st, t);
 }
 
 void ps_server_copies_report(struct ps_server_step *st,
                              const struct ps_server_job *job)
 {
-    const struct ps_server_target *backup = find_backup(job);
-
-    if (backup != NULL && backup->is_filled) {
-        report_filled(st, backup);
+    PS_LIST_EACH_OF(const struct ps_server_target, t, node,
+                    &job->copies.targets)
+    {
+        if (t->move != 0 || t->is_filled) {
+            report_target(st, t);
+        }
     }
+    PS_LIST_EACH_OF(const struct ps_server_move, mv, node,
+                    &job->copies.incoming)
+    {
+        report_move(st, mv, 0, "");
+    }
+}
+
+/* Begins the copies of a partition that the target does not have. */
+static void add_unfilled(struct ps_server_target *t, uint32_t key,
+                         uint32_t index)
+{
+    struct ps_server_copy *c = ps_server_copies_add(t, key, index, false);
+
+    c->changed = ++t->job->copies.last_number;
+    t->unfilled++;
+    ps_server_copies_enqueue(c);
 }
 
 void ps_server_copies_begin(struct ps_server_step *st,
                             struct ps_server_job *job, uint32_t epoch,
                             uint32_t node, uint64_t instance)
 {
-    struct ps_server_target *t = find_backup(job);
+    struct ps_server_target *t = ps_server_target_find(job, 0);
 
     if (t != NULL) {
         target_end(st, t);
@@ -162,21 +233,49 @@ void ps_server_copies_begin(struct ps_server_step *st,
     if (node == 0) {
         return;
     }
-    t = ps_server_target_add(job, ps_server_peer_obtain(st, node, instance));
+    t = ps_server_target_add(job, ps_server_peer_obtain(st, node, instance), 0);
     PS_MAP_EACH(const struct ps_part, part, job->store.parts)
     {
         if (part->image.version > 0 || ps_part_has_value(part)) {
-            struct ps_server_copy *c = ps_server_copies_add(t, part, false);
-
-            c->changed = ++job->copies.last_number;
-            t->unfilled++;
-            ps_server_copies_enqueue(c);
+            add_unfilled(t, part->key, part->index);
         }
     }
     check_filled(st, t);
 }
 
-void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
+void ps_server_copies_begin_move(struct ps_server_step *st,
+                                 struct ps_server_move *mv, uint32_t node,
+                                 uint64_t instance)
+{
+    mv->role = MOVE_OUT;
+    mv->target = node;
+    add_unfilled(ps_server_target_add(mv->job,
+                                      ps_server_peer_obtain(st, node, instance),
+                                      mv->id),
+                 mv->key, mv->index);
+}
+
+void ps_server_copies_end_move(struct ps_server_step *st,
+                               struct ps_server_move *mv)
+{
+    struct ps_server_job *job = mv->job;
+    struct ps_server_target *t = ps_server_target_find(job, mv->id);
+    struct ps_part *part = ps_store_find(&job->store, mv->key, mv->index);
+
+    if (t != NULL) {
+        target_end(st, t);
+    }
+    ps_server_move_end(mv);
+    /* See may_move(). */
+    if (part != NULL && part->open_round != NULL && part->merge == NULL &&
+        ps_server_round_is_complete(part->open_round)) {
+        ps_server_credit_mark_job(job);
+        ps_server_merge_start(st, job, part);
+    }
+}
+
+void ps_server_copies_drop_unused_peers(struct ps_server_step *st,
+                                        bool keeps_connected)
 {
     PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
@@ -190,7 +289,7 @@ void ps_server_copies_drop_unused_peers(struct ps_server_step *st)
             t->peer->is_used = true;
         }
     }
-    ps_server_peer_drop_unused(st);
+    ps_server_peer_drop_unused(st, keeps_connected);
 }
 
 /* ----------------------------------------------------------------- the copies */
@@ -201,7 +300,7 @@ static uint8_t unsent_of(const struct ps_server_copy *c,
 {
     uint8_t unsent = 0;
 
-    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+    for (unsigned i = 0; part != NULL && i < PS_PART_BUFFERS; i++) {
         if (part->buffers[i].len > 0 && (c->unsent & 1u << i) != 0) {
             unsent |= (uint8_t)(1u << i);
         }
@@ -251,6 +350,7 @@ static struct ps_msg copy_msg(const struct ps_server_copy *c, uint64_t number,
         .code = PS_MSG_COPY,
         .copy = {.gen = c->target->job->gen,
                  .epoch = c->target->job->copies.epoch,
+                 .move = c->target->move,
                  .key = c->key,
                  .index = c->index,
                  .number = number,
@@ -284,35 +384,106 @@ static void send_step(struct ps_server_step *st, struct ps_server_copy *c)
     c->step.gradient = (struct ps_slice){0};
 }
 
-static void send_buffers(struct ps_server_step *st, struct ps_server_copy *c,
-                         const struct ps_part *part)
+/* The bytes of a buffer, for the caller to release. A buffer of which a device has
+ * a copy is written in place by the next step, and is copied here. 0, or an error
+ * with its text. */
+static int hold_buffer(struct ps_server_job *job, const struct ps_slice *from,
+                       struct ps_slice *ret, const char **ret_text)
 {
-    const uint8_t unsent = unsent_of(c, part);
-    uint64_t lens[PS_PART_BUFFERS];
-    struct ps_msg msg = copy_msg(c, c->changed, &part->image);
-    struct ps_server_peer *peer = c->target->peer;
-
-    msg.copy.buffer_bytes = lens;
-    msg.copy.buffer_bytes_count = PS_PART_BUFFERS;
-    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        lens[i] = part->buffers[i].len;
-        msg.copy.shared |= (uint8_t)(lens[i] > 0 ? 1u << i : 0);
+    if (from->buf == NULL || from->buf->copy == NULL) {
+        *ret = *from;
+        if (from->buf != NULL) {
+            ps_buf_ref(from->buf);
+        }
+        return 0;
     }
-    msg.copy.shared &= (uint8_t)~unsent;
-    msg.copy.base = msg.copy.shared != 0 ? c->confirmed : 0;
-    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        if ((unsent & 1u << i) != 0) {
-            msg.copy.buffer = (uint8_t)i;
-            ps_server_peer_send(st, peer,
-                                ps_packet_new(&msg, &part->buffers[i], 1));
+    if (ps_buf_fetch(from->buf) != 0) {
+        *ret_text = "its states were on a device that has failed";
+        return PS_E_IO;
+    }
+    if (ps_server_memory_alloc(job, from->len, ret) != 0) {
+        *ret = (struct ps_slice){.buf = ps_buf_try_new(from->len),
+                                 .len = from->len};
+        if (ret->buf == NULL) {
+            *ret_text = "its server has no memory for a copy of its states";
+            return PS_E_NOMEM;
         }
     }
-    if (unsent == 0) {
+    memcpy(ps_slice_data(ret), ps_slice_data(from), from->len);
+    return 0;
+}
+
+/* Sends the buffers, and drops their references. */
+static void send_buffers(struct ps_server_step *st, struct ps_server_copy *c,
+                         const struct ps_image *im,
+                         struct ps_slice buffers[PS_PART_BUFFERS])
+{
+    struct ps_msg msg = copy_msg(c, c->changed, im->records);
+    struct ps_server_peer *peer = c->target->peer;
+    uint64_t bytes = 0;
+    uint32_t sent = 0;
+
+    msg.copy.buffer_bytes = im->lens;
+    msg.copy.buffer_bytes_count = PS_PART_BUFFERS;
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if (im->lens[i] > 0 && buffers[i].buf == NULL) {
+            msg.copy.shared |= (uint8_t)(1u << i);
+        }
+    }
+    msg.copy.base = msg.copy.shared != 0 ? c->confirmed : 0;
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if (buffers[i].buf != NULL) {
+            msg.copy.buffer = (uint8_t)i;
+            ps_server_peer_send(st, peer, ps_packet_new(&msg, &buffers[i], 1));
+            bytes += buffers[i].len;
+            sent++;
+        }
+    }
+    if (sent == 0) {
         ps_server_peer_send(st, peer, ps_packet_new(&msg, NULL, 0));
     }
-    note_sent(c, c->changed, copy_bytes(c, part));
+    ps_image_drop(buffers);
+    note_sent(c, c->changed, bytes);
     c->sent_whole = msg.copy.base == 0;
     c->unsent = 0;
+}
+
+/* The partition cannot move; it stays as it is until the scheduler has said
+ * so. */
+static void fail_move(struct ps_server_step *st, struct ps_server_target *t,
+                      int rc, const char *text)
+{
+    report_move(st, move_of(t), rc, text);
+    target_end(st, t);
+}
+
+/* Sends the partition as it is; `part` NULL: it is gone, or was never made. */
+static void send_part(struct ps_server_step *st, struct ps_server_copy *c,
+                      const struct ps_part *part)
+{
+    struct ps_server_target *t = c->target;
+    struct ps_slice buffers[PS_PART_BUFFERS] = {{0}};
+    const uint8_t unsent = unsent_of(c, part);
+    uint64_t lens[PS_PART_BUFFERS];
+    const struct ps_image im = ps_image_of(part, lens);
+    const char *text;
+    int rc = t->move == 0 ? 0
+                          : ps_image_check_use(part, t->job->has_optimizer,
+                                               PS_IMAGE_MIGRATE, &text);
+
+    for (unsigned i = 0; i < PS_PART_BUFFERS && rc == 0; i++) {
+        if ((unsent & 1u << i) != 0) {
+            rc = hold_buffer(t->job, &part->buffers[i], &buffers[i], &text);
+        }
+    }
+    if (rc == 0) {
+        send_buffers(st, c, &im, buffers);
+        return;
+    }
+    ps_image_drop(buffers);
+    if (t->move != 0 && !t->is_filled) {
+        fail_move(st, t, rc, text);
+    } /* Else the scheduler ends it soon, and nobody sees this version. */
 }
 
 /* True if the copy can be sent, as far as its partition is concerned. A version
@@ -320,8 +491,7 @@ static void send_buffers(struct ps_server_step *st, struct ps_server_copy *c,
  * its buffers in place; the step that makes the next one is. */
 static bool is_ready(const struct ps_server_copy *c, const struct ps_part *part)
 {
-    return part != NULL &&
-           (c->step.gradient.buf != NULL || part->merge == NULL);
+    return part == NULL || c->step.gradient.buf != NULL || part->merge == NULL;
 }
 
 static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
@@ -331,7 +501,7 @@ static void send_copy(struct ps_server_step *st, struct ps_server_copy *c,
     if (c->step.gradient.buf != NULL) {
         send_step(st, c);
     } else {
-        send_buffers(st, c, part);
+        send_part(st, c, part);
     }
 }
 
@@ -413,9 +583,17 @@ static void confirm(struct ps_server_step *st, struct ps_server_copy *c,
     }
     if (!c->is_filled) {
         c->is_filled = true;
-        c->target->unfilled--;
+        t->unfilled--;
     }
     release_replies(st, c);
+    if (t->move == 0 &&
+        ps_store_find(&t->job->store, c->key, c->index) == NULL) {
+        ps_server_copies_remove(c); /* It is gone there, too. */
+    }
+    if (!ps_list_empty(&t->job->copies.incoming)) {
+        /* A partition that moves here may wait for this. */
+        st->s->backup_flush_at = ps_time_min(st->s->backup_flush_at, st->now);
+    }
 }
 
 /* The target cannot make what was sent of what it has. */
@@ -453,13 +631,16 @@ void ps_server_copy_on_copied(struct ps_server_step *st,
                               const struct ps_msg_copied *m)
 {
     struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
-    struct ps_server_target *t = job != NULL ? find_backup(job) : NULL;
+    struct ps_server_target *t = job != NULL
+                                     ? ps_server_target_find(job, m->move)
+                                     : NULL;
 
-    if (t == NULL || t->peer != p || job->copies.epoch != m->epoch) {
+    if (t == NULL || t->peer != p ||
+        (m->move == 0 && job->copies.epoch != m->epoch)) {
         return; /* Rule O10: of an earlier epoch. */
     }
     if (m->copies_count == 0 && m->refused_count == 0) {
-        resend_target(t); /* It has just learned that it is the backup. */
+        resend_target(t); /* It has just learned of its role. */
     }
     for (uint32_t i = 0; i < m->copies_count; i++) {
         struct ps_server_copy *c = find_sent(t, &m->copies[i]);

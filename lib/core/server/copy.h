@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of this server's partitions of a job on their way to its backup. */
+/* Copies of this server's partitions of a job on their way to its backup, and to
+ * servers that they move to. */
 #pragma once
 
 #include "core/server/job.h"
 
+struct ps_server_move;
 struct ps_server_peer;
 
 /* The place of this server has changed. Replies that wait leave. With a backup
@@ -11,9 +13,19 @@ struct ps_server_peer;
 void ps_server_copies_begin(struct ps_server_step *st,
                             struct ps_server_job *job, uint32_t epoch,
                             uint32_t node, uint64_t instance);
-/* Ends the links to servers that are no backups any more. */
-void ps_server_copies_drop_unused_peers(struct ps_server_step *st);
-/* Tells the scheduler on a new session again that the backup has all. */
+/* Begins to send a partition to the server that it moves to; and ends the move, the
+ * partition being this server's: replies that waited leave. */
+void ps_server_copies_begin_move(struct ps_server_step *st,
+                                 struct ps_server_move *mv, uint32_t node,
+                                 uint64_t instance);
+void ps_server_copies_end_move(struct ps_server_step *st,
+                               struct ps_server_move *mv);
+/* Ends the links to servers that get no copies any more. One that is connected is
+ * kept if another move may follow. */
+void ps_server_copies_drop_unused_peers(struct ps_server_step *st,
+                                        bool keeps_connected);
+/* Tells the scheduler on a new session again that the backup has all, and what
+ * moves this server has a part in. */
 void ps_server_copies_report(struct ps_server_step *st,
                              const struct ps_server_job *job);
 

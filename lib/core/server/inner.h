@@ -6,9 +6,10 @@
  *
  *     server.c        the machine's three calls, messages, figures
  *     admission.c     hello of agents, jobs from job_state to the end
- *     backup.c        partitions of other servers' places, their takeover
- *     copy.c          copies to the backup of this server's place
- *     restore.c       init, restore, partitions that arrive, states loaded
+ *     handover.c      begin and end of moves
+ *     backup.c        copies of other servers' partitions, their takeover
+ *     copy.c          copies to the backup of this server's place, and in moves
+ *     restore.c       init, restore, states saved and loaded
  *     push.c          acceptance of contributions, memory taken back from them
  *
  *     merge.c         merge of a complete round, its version, conflicts
@@ -18,13 +19,13 @@
  *     kind_rows.c     rows keys: contributions, merge
  *     kind_async.c    pushes of async and ssp jobs
  *     kind_dense.c    dense contributions, plain or encoded
- *     migration.c     migrations, what they allow agents, chunks that leave
+ *     move.c          roles in moves, what they allow agents
  *
  *     kept.c          records in state memory, what a former process has left
  *     reply.c         value, commit, refuse
  *     credit.c        credit, pacing, slots that block their job
- *     copies.c        changes that the backup lacks, replies that wait for it
- *     peer.c          links to backups
+ *     copies.c        changes that a target lacks, replies that wait for it
+ *     peer.c          links to servers that get copies
  *     session.c       connections and sessions of agents, turns of their jobs
  *     memory.c        quotas, reserved rounds, refusals for memory
  *     job.c           look-ups of jobs and slots, recordings */

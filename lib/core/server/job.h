@@ -70,10 +70,12 @@ struct ps_server_job_kept {
 
 /* A partition of another server. */
 struct ps_server_backup_part {
-    struct ps_server_backup *of;
-    struct ps_part *part; /* In copies.store; it has no rounds. */
-    uint64_t number;      /* Of the copy that it is; 0: none yet. */
-    uint64_t refused;     /* Of the last copy that was refused. */
+    struct ps_server_backup *of; /* NULL: it is of a move. */
+    struct ps_server_move *move;
+    /* In copies.store, or of a move in that of the job; it has no rounds. */
+    struct ps_part *part;
+    uint64_t number;  /* Of the copy that it is; 0: none yet. */
+    uint64_t refused; /* Of the last copy that was refused. */
     /* The copy that is taken in; number 0: none. It is one that arrives, or the
      * step of the part's merge. */
     struct {
@@ -96,11 +98,27 @@ struct ps_server_job_copies {
     struct ps_map *backups;
     struct ps_map *backup_parts; /* struct ps_server_backup_part */
     struct ps_store store;       /* Their partitions. */
+    struct ps_list incoming;     /* struct ps_server_move, to this server. */
 };
 
 struct ps_server_norms {
     struct ps_map *waits; /* Staged merges that wait, by key. */
     struct ps_map *known; /* Last norm_result of a key and stage; owned. */
+};
+
+/* A process that has a place in a job. */
+struct ps_server_process {
+    uint32_t node;
+    uint64_t instance;
+};
+
+/* Moves of partitions, and what tells of owners. */
+struct ps_server_job_moves {
+    struct ps_map *by_part; /* struct ps_server_move; NULL: none yet. */
+    bool has_moved;         /* Some partition has had another owner before. */
+    /* Of the places, as the newest job_state names them. */
+    struct ps_server_process *processes;
+    uint32_t process_count;
 };
 
 struct ps_server_job {
@@ -124,7 +142,7 @@ struct ps_server_job {
     struct ps_pool_share *pool_share; /* Pool bytes that the job uses. */
     struct ps_account account;        /* Updated before each cost report. */
     struct ps_server_reserved_round reserved_round;
-    struct ps_map *migrations; /* By partition; NULL: none yet. */
+    struct ps_server_job_moves moves;
     struct ps_server_job_copies copies;
     struct ps_server_norms norms;
     uint32_t incomplete_rounds; /* Open rounds that lack a slot. */

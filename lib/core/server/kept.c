@@ -166,7 +166,7 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
     struct ps_records *r = job->store.records;
     const struct ps_record_range *clocks = &rec->ranges[PS_RECORD_CLOCKS];
     struct ps_slice buffers[PS_PART_BUFFERS] = {{0}};
-    struct ps_msg_part_chunk m = {.image = &rec->image, .image_count = 1};
+    struct ps_image m = {.records = &rec->image};
     struct ps_buf *clock_buf = NULL;
 
     if ((rec->slots != 0 && rec->slots != job->slot_count) ||

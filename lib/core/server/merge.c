@@ -21,7 +21,7 @@
 #include "core/server/job.h"
 #include "core/server/kind.h"
 #include "core/server/memory.h"
-#include "core/server/migration.h"
+#include "core/server/move.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
@@ -166,7 +166,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
         const struct ps_rec_part *rec = &q->parts[i];
         struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
 
-        if (ps_server_migration_involves(job, rec)) {
+        if (ps_server_move_involves(job, rec)) {
             ps_server_refusal_add(&refusal, rec, PS_E_MIGRATING, 0);
             continue;
         }
@@ -237,9 +237,6 @@ static void publish_version(struct ps_server_step *st,
         reply_merged(st, job, part);
     } else if (open->kind->applied(st, job, part)) {
         ps_server_merge_start(st, job, part);
-    }
-    if (job->migrations != NULL) {
-        ps_server_migration_on_merged(st, job, part);
     }
 }
 
@@ -466,9 +463,10 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
     const struct ps_slice *first = ps_round_first_nonempty(&open->round);
     bool steps = job->has_optimizer && !open->assign;
 
-    if (job->migrations != NULL && ps_server_migration_freezes(job, part)) {
-        /* Merged here if the migration is aborted, else at the new owner. */
-        return;
+    if (steps && job->moves.by_part != NULL &&
+        ps_server_move_is_reported(job, part) &&
+        ps_server_norm_is_needed(job, part)) {
+        return; /* It is the new owner that reports to the scheduler. */
     }
     if (!open->has_request) {                /* All slots skip it. */
         publish_without_step(st, job, part); /* Rule R21. */
@@ -537,9 +535,6 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_refusal_set_text(&refusal, rc, text);
     }
     ps_server_refusal_send_to(st, job, NULL, &refusal);
-    if (job->migrations != NULL) {
-        ps_server_migration_on_merged(st, job, part);
-    }
 }
 
 /* True: the run no longer waits. */

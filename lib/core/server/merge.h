@@ -162,6 +162,9 @@ void ps_server_optimizer_add_step(struct ps_server_merge *run,
  * the backup. */
 bool ps_server_step_is_staged(struct ps_server_job *job,
                               const struct ps_part *part);
+/* True if it needs norms. */
+bool ps_server_norm_is_needed(struct ps_server_job *job,
+                              const struct ps_part *part);
 /* Launches the present stage of the step. PS_E_NOMEM: nothing has changed. */
 int ps_server_step_launch(struct ps_server_step *st,
                           struct ps_server_merge *run);

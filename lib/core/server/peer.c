@@ -116,11 +116,11 @@ struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
     return p;
 }
 
-void ps_server_peer_drop_unused(struct ps_server_step *st)
+void ps_server_peer_drop_unused(struct ps_server_step *st, bool keeps_connected)
 {
     PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
-        if (!p->is_used) {
+        if (!p->is_used && !(keeps_connected && p->dialer.conn != 0)) {
             peer_close(st, p);
         }
     }

@@ -44,8 +44,10 @@ void ps_server_peer_on_map(struct ps_server_step *st, const struct ps_msg *map);
  * next one. */
 struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
                                              uint32_t node, uint64_t instance);
-/* Ends the links that are not in use. */
-void ps_server_peer_drop_unused(struct ps_server_step *st);
+/* Ends the links that are not in use; not those that are connected if
+ * `keeps_connected`. */
+void ps_server_peer_drop_unused(struct ps_server_step *st,
+                                bool keeps_connected);
 /* Sends on the link; takes over one reference. */
 void ps_server_peer_send(struct ps_server_step *st, struct ps_server_peer *p,
                          struct ps_packet *packet);

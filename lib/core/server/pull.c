@@ -9,7 +9,7 @@
 #include "core/server/job.h"
 #include "core/server/kind.h"
 #include "core/server/memory.h"
-#include "core/server/migration.h"
+#include "core/server/move.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
 
@@ -146,7 +146,7 @@ static int accept_pull_part(struct ps_server_step *st,
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
 
-    int rc = ps_server_migration_check_use(slot, rec);
+    int rc = ps_server_move_check_use(slot, rec);
 
     if (rc != 0) {
         return rc;

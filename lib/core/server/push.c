@@ -15,7 +15,7 @@
 #include "core/server/job.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
-#include "core/server/migration.h"
+#include "core/server/move.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
 
@@ -57,7 +57,7 @@ static int check_for_round(struct ps_server_step *st,
     struct ps_server_job *job = slot->job;
     bool conflict = false;
 
-    int rc = ps_server_migration_check_use(slot, &in->rec);
+    int rc = ps_server_move_check_use(slot, &in->rec);
 
     if (rc != 0) {
         return rc;

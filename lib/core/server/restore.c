@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values and partitions that come from elsewhere instead of a merge: init, the
- * restore after the loss of a server, the end of a migration at both servers,
- * and an optimizer's states, sent to a worker that saves them and received from
- * one that loads them.
+/* Values and states that come from elsewhere instead of a merge: init, the restore
+ * after the loss of a server, and an optimizer's states, sent to a worker that saves
+ * them and received from one that loads them.
  *
- * Chunks of a partition that migrates here are kept beside the store, and become
- * the partition at the end. States are refused during a step of the partition,
- * so saving and loading suit moments without pushes. */
+ * States are refused during a step of the partition, so saving and loading suit
+ * moments without pushes. */
 #include "core/server/restore.h"
 
 #include "base/alloc.h"
@@ -18,7 +16,7 @@
 #include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
-#include "core/server/migration.h"
+#include "core/server/move.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
@@ -92,7 +90,9 @@ static int accept_init_part(struct ps_server_step *st,
     if (part == NULL || !ps_part_has_value(part)) {
         uint64_t version = part != NULL ? part->image.version : 0;
 
-        if (ps_server_migration_involves(job, rec)) {
+        if (ps_server_move_involves(job, rec) ||
+            (job->moves.has_moved &&
+             !ps_server_job_is_settled(job, st->now))) { /* Rule E9. */
             return PS_E_MIGRATING;
         }
         int rc = store_received_value(job, rec, version, q->payload, offset,
@@ -173,9 +173,8 @@ static int restore_part(struct ps_server_step *st,
     uint64_t before = part != NULL ? part->image.version : 0;
 
     /* Before a look at the partition, which may be about to go: the end of a
-     * migration can come later than a restore at its return. */
-    int rc = ps_server_migration_check_restore(st, slot, rec,
-                                               q->msg->restore.epoch);
+     * move can come later than a restore at its return. */
+    int rc = ps_server_move_check_restore(st, slot, rec, q->msg->restore.epoch);
 
     if (rc != 0) {
         return rc;
@@ -314,11 +313,10 @@ void ps_server_on_restore(struct ps_server_step *st,
     const char *text = "";
     int rc = m->has_value && !slot->job->copies.is_wanted
                  ? restore_part(st, q, &text)
-                 : ps_server_migration_check_restore(st, slot, q->parts,
-                                                     m->epoch);
+                 : ps_server_move_check_restore(st, slot, q->parts, m->epoch);
 
     if (rc == 0) {
-        ps_server_migration_on_restored(slot, q->parts);
+        ps_server_move_on_restored(slot, q->parts);
         if (slot->job->copies.is_wanted ||
             (slot->job->has_optimizer && !m->has_value)) {
             rc = check_report(st, q);
@@ -335,207 +333,6 @@ void ps_server_on_restore(struct ps_server_step *st,
     }
     ps_server_refusal_add(&refusal, q->parts, rc, 0);
     ps_server_refusal_send(st, &q->from, &refusal);
-}
-
-/* ------------------------------------------------------- chunks that arrive */
-
-/* Allocates all buffers, and keeps the first chunk's message. */
-static int alloc_buffers(struct ps_server_job *job,
-                         struct ps_server_migration *mv,
-                         const struct ps_msg_part_chunk *m)
-{
-    const struct ps_msg about = {.code = PS_MSG_PART_CHUNK, .part_chunk = *m};
-
-    if (!ps_image_is_valid(m, job->slot_count)) {
-        return PS_E_PROTO;
-    }
-    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        const uint64_t len = m->buffer_bytes[i];
-        int rc = len == 0 ? 0
-                          : ps_server_memory_alloc(job, len, &mv->buffers[i]);
-
-        if (rc != 0) {
-            ps_server_migration_drop_buffers(mv);
-            return rc;
-        }
-    }
-    mv->first_chunk = ps_msg_dup(&about);
-    mv->total_bytes = ps_image_bytes(m->buffer_bytes);
-    return 0;
-}
-
-static void send_part_ack(struct ps_server_step *st,
-                          const struct ps_msg_part_ack *m)
-{
-    ps_server_uplink_send_msg(
-        st, &(struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = *m});
-}
-
-void ps_server_on_part_chunk(struct ps_server_step *st,
-                             const struct ps_msg_part_chunk *m,
-                             const struct ps_slice *payload)
-{
-    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
-    const size_t len = payload != NULL && payload->buf != NULL ? payload->len
-                                                               : 0;
-    struct ps_server_migration *mv;
-    int rc = 0;
-
-    if (job == NULL) {
-        return;
-    }
-    mv = ps_server_migration_obtain(job, m->migration, m->key, m->index,
-                                    MIG_IN);
-    if (mv == NULL) {
-        return;
-    }
-    if (mv->first_chunk == NULL) {
-        rc = alloc_buffers(job, mv, m);
-    }
-    /* A repeated chunk, whose ack was lost, is acknowledged again. */
-    if (rc == 0 && m->offset == mv->received_bytes) {
-        rc = len > mv->total_bytes - mv->received_bytes ? PS_E_PROTO : 0;
-        if (rc == 0 && len > 0) {
-            ps_image_write_bytes(mv->buffers, mv->received_bytes,
-                                 ps_slice_data(payload), len);
-            mv->received_bytes += len;
-        }
-    }
-    send_part_ack(st, &(struct ps_msg_part_ack){
-                          .migration = m->migration,
-                          .gen = m->gen,
-                          .key = m->key,
-                          .index = m->index,
-                          .received_bytes = mv->received_bytes,
-                          .error = rc,
-                          .text = rc == PS_E_NOMEM
-                                      ? "the new server has no memory for it"
-                                      : ""});
-}
-
-static void install(struct ps_server_step *st, struct ps_server_job *job,
-                    struct ps_server_migration *mv)
-{
-    const struct ps_msg_part_chunk *m = &mv->first_chunk->part_chunk;
-    struct ps_part *part = ps_store_find_or_add(&job->store, mv->key,
-                                                mv->index);
-
-    ps_store_install(&job->store, part, m, mv->buffers);
-    ps_server_norm_adopt(st, job, part);
-    job->newest_version = ps_max_u64(job->newest_version, m->newest_version);
-    ps_store_remove_if_empty(&job->store, part);
-}
-
-/* ------------------------------------------------------- end of a migration */
-
-static void send_end_ack(struct ps_server_step *st,
-                         const struct ps_msg_part_end *m, int rc)
-{
-    send_part_ack(st, &(struct ps_msg_part_ack){.migration = m->migration,
-                                                .gen = m->gen,
-                                                .key = m->key,
-                                                .index = m->index,
-                                                .is_end_ack = true,
-                                                .error = rc});
-}
-
-/* Slots that have contributed to the partition or wait for a pull. */
-static struct ps_bits waiting_slots(const struct ps_server_job *job,
-                                    const struct ps_part *part)
-{
-    struct ps_bits waiting;
-
-    ps_bits_init(&waiting, job->slot_count);
-    for (uint32_t i = 0; part->open_round != NULL && i < job->slot_count; i++) {
-        if (ps_round_has_contributed(&part->open_round->round, i)) {
-            ps_bits_set(&waiting, i);
-        }
-    }
-    PS_LIST_EACH_OF(const struct ps_waiting_pull, p, node, &part->waiting_pulls)
-    {
-        ps_bits_set(&waiting, p->slot);
-    }
-    return waiting;
-}
-
-/* Removes the partition, and refuses its contributions and pulls as stale
- * (rule M6). Agents that learn of the new owner repeat them there; an agent to
- * which the partition comes back before it has learned of that repeats them for
- * the refusal. */
-static void discard_part(struct ps_server_step *st, struct ps_server_job *job,
-                         uint32_t key, uint32_t index)
-{
-    struct ps_part *part = ps_store_find(&job->store, key, index);
-    const struct ps_rec_part rec = {.key = key, .index = index};
-    struct ps_server_refusal refusal;
-    struct ps_bits waiting;
-
-    if (part == NULL) {
-        return;
-    }
-    waiting = waiting_slots(job, part);
-    ps_server_merge_discard(st->s, job, part);
-    ps_store_remove(&job->store, part);
-    ps_server_refusal_init(&refusal);
-    ps_server_refusal_add(&refusal, &rec, PS_E_STALE, 0);
-    ps_server_refusal_send_to(st, job, &waiting, &refusal);
-    ps_bits_fini(&waiting);
-}
-
-/* Rule M4: ends an aborted migration at the old owner, and merges a round that
- * is complete by now. */
-static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
-                          struct ps_server_migration *mv)
-{
-    struct ps_part *part = ps_store_find(&job->store, mv->key, mv->index);
-
-    ps_server_migration_end(mv);
-    if (part != NULL && part->open_round != NULL && part->merge == NULL &&
-        ps_server_round_is_complete(part->open_round)) {
-        ps_server_credit_mark_job(job);
-        ps_server_merge_start(st, job, part);
-    }
-}
-
-/* Ends the migration at the old or the new owner; in the other roles the message
- * changes nothing. PS_E_PROTO: the new owner lacks chunks. */
-static int end_migration(struct ps_server_step *st, struct ps_server_job *job,
-                         struct ps_server_migration *mv,
-                         const struct ps_msg_part_end *m)
-{
-    if (mv->role == MIG_OUT && m->is_owner) {
-        unfreeze_part(st, job, mv);
-    } else if (mv->role == MIG_OUT) {
-        discard_part(st, job, mv->key, mv->index);
-        mv->role = MIG_AWAY;
-        mv->away_epoch = m->epoch;
-    } else if (mv->role == MIG_IN && m->is_owner) {
-        if (mv->first_chunk == NULL || mv->received_bytes < mv->total_bytes) {
-            return PS_E_PROTO;
-        }
-        discard_part(st, job, mv->key, mv->index);
-        install(st, job, mv);
-        ps_server_migration_end(mv);
-    } else if (mv->role == MIG_IN) {
-        ps_server_migration_drop_buffers(mv);
-        mv->role = MIG_AWAY;
-        if (mv->away_epoch == 0) {
-            ps_server_migration_end(mv); /* It was never here. */
-        }
-    }
-    return 0;
-}
-
-void ps_server_on_part_end(struct ps_server_step *st,
-                           const struct ps_msg_part_end *m)
-{
-    struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
-    struct ps_server_migration *mv =
-        job != NULL ? ps_server_migration_find_ending(job, m->migration, m->key,
-                                                      m->index)
-                    : NULL;
-
-    send_end_ack(st, m, mv != NULL ? end_migration(st, job, mv, m) : 0);
 }
 
 /* --------------------------------- states of an optimizer, saved and loaded */
@@ -641,7 +438,7 @@ static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
     const char *text = "";
     int rc;
 
-    if (ps_server_migration_involves(job, q->parts)) {
+    if (ps_server_move_involves(job, q->parts)) {
         rc = PS_E_STALE; /* The agent asks again, perhaps another server. */
     } else {
         rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_SAVE, &text);

@@ -14,14 +14,6 @@ void ps_server_on_restore(struct ps_server_step *st,
 void ps_server_restore_send_lost(struct ps_server_step *st,
                                  const struct ps_server_job *job);
 
-/* Messages of the scheduler to the new owner of a partition, and to both
- * servers at the end of its migration. */
-void ps_server_on_part_chunk(struct ps_server_step *st,
-                             const struct ps_msg_part_chunk *m,
-                             const struct ps_slice *payload);
-void ps_server_on_part_end(struct ps_server_step *st,
-                           const struct ps_msg_part_end *m);
-
 void ps_server_on_state_get(struct ps_server_step *st,
                             const struct ps_server_request *q);
 void ps_server_on_state_put(struct ps_server_step *st,

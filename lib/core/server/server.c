@@ -14,13 +14,13 @@
 #include "core/server/copies.h"
 #include "core/server/copy.h"
 #include "core/server/credit.h"
+#include "core/server/handover.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/kept.h"
 #include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
-#include "core/server/migration.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 #include "core/server/restore.h"
@@ -113,7 +113,7 @@ static void on_new_session(void *context)
     }
 }
 
-/* Rule N6: a new epoch may follow a migration to this server. Messages of a
+/* Rule N6: a new epoch may follow a move to this server. Messages of a
  * link may overtake each other, so the scheduler may have ignored a norm_part
  * that came before it counted this server as the owner: sends these again. */
 static void on_map(struct ps_server_step *st, uint32_t epoch)
@@ -223,22 +223,41 @@ static void init_uplink(struct ps_server *s, ps_time now)
     s->uplink_at = ps_uplink_deadline(&s->uplink);
 }
 
-static int sched_payload(struct ps_server *s, const struct ps_msg *msg,
-                         uint64_t len, struct ps_slice *ret_slice)
+/* A scheduler of protocol 1 would move partitions through itself. */
+static void refuse_reading(struct ps_server_step *st, const struct ps_msg *msg)
 {
-    if (msg->code != PS_MSG_PART_CHUNK || len > PS_MIGRATION_CHUNK_MAX) {
-        return PS_E_PROTO;
-    }
-    if (!ps_link_is_new(s->uplink.dialer.link, msg->seq)) {
-        return PS_E_EXIST;
-    }
-    struct ps_buf *buf = ps_buf_try_new(len);
+    static const char text[] = "a server of version 0.2.0 or later moves "
+                               "partitions for a psched of such a version "
+                               "alone: upgrade psched";
+    struct ps_msg r = {.code = PS_MSG_PART_ACK};
 
-    if (buf == NULL) {
-        return PS_E_NOMEM; /* The migration is aborted. */
+    if (msg->code == PS_MSG_PART_READ) {
+        r.code = PS_MSG_PART_CHUNK;
+        r.part_chunk = (struct ps_msg_part_chunk){
+            .migration = msg->part_read.migration,
+            .gen = msg->part_read.gen,
+            .key = msg->part_read.key,
+            .index = msg->part_read.index,
+            .error = PS_E_UNSUPPORTED,
+            .text = text};
+    } else if (msg->code == PS_MSG_PART_CHUNK) {
+        r.part_ack = (struct ps_msg_part_ack){
+            .migration = msg->part_chunk.migration,
+            .gen = msg->part_chunk.gen,
+            .key = msg->part_chunk.key,
+            .index = msg->part_chunk.index,
+            .error = PS_E_UNSUPPORTED,
+            .text = text};
+    } else {
+        r.part_ack = (struct ps_msg_part_ack){
+            .migration = msg->part_end.migration,
+            .gen = msg->part_end.gen,
+            .key = msg->part_end.key,
+            .index = msg->part_end.index,
+            .is_end_ack = true,
+            .text = ""};
     }
-    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
-    return 0;
+    ps_server_uplink_send_msg(st, &r);
 }
 
 static void on_trace_get(struct ps_server_step *st,
@@ -270,7 +289,9 @@ static void on_sched_msg(struct ps_server_step *st, const struct ps_event *ev)
     case PS_MSG_PONG:
         break;
     case PS_MSG_MAP:
-        ps_server_peer_on_map(st, msg);
+        if (msg->map.epoch >= st->s->epoch) { /* Else an older one is late. */
+            ps_server_peer_on_map(st, msg);
+        }
         on_map(st, msg->map.epoch);
         break;
     case PS_MSG_PING_REQ:
@@ -291,14 +312,17 @@ static void on_sched_msg(struct ps_server_step *st, const struct ps_event *ev)
     case PS_MSG_TRACE_GET:
         on_trace_get(st, &msg->trace_get);
         break;
+    case PS_MSG_MOVE:
+        ps_server_on_move(st, &msg->move);
+        ps_server_verify_held_hellos(st);
+        break;
+    case PS_MSG_MOVE_END:
+        ps_server_on_move_end(st, &msg->move_end);
+        break;
     case PS_MSG_PART_READ:
-        ps_server_on_part_read(st, &msg->part_read);
-        break;
     case PS_MSG_PART_CHUNK:
-        ps_server_on_part_chunk(st, &msg->part_chunk, ev->msg.payload);
-        break;
     case PS_MSG_PART_END:
-        ps_server_on_part_end(st, &msg->part_end);
+        refuse_reading(st, msg);
         break;
     default:
         ps_uplink_drop(&st->s->uplink, &call,
@@ -720,6 +744,7 @@ static void on_conn_closed(struct ps_server_step *st, const struct ps_event *ev)
 
     if (peer != NULL) {
         ps_server_peer_on_closed(st, peer, ev->conn);
+        ps_server_copies_drop_unused_peers(st, true);
     } else if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
         ps_uplink_on_closed(&st->s->uplink, &call, ev->conn, ev->closed.rc,
                             ev->closed.why);
@@ -872,9 +897,10 @@ static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
 {
     struct ps_server *s = self;
 
-    return ps_uplink_owns_conn(&s->uplink, conn)
-               ? sched_payload(s, msg, len, ret_slice)
-               : agent_payload(s, conn, msg, len, ret_slice);
+    if (ps_uplink_owns_conn(&s->uplink, conn)) {
+        return msg->code == PS_MSG_PART_CHUNK ? PS_E_UNSUPPORTED : PS_E_PROTO;
+    }
+    return agent_payload(s, conn, msg, len, ret_slice);
 }
 
 struct ps_machine ps_server_machine(struct ps_server *s)

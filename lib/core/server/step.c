@@ -587,6 +587,14 @@ static bool needs_norms(const struct ps_server_job *job,
     return ps_optim_first_stage(&job->optim, at) != PS_STAGE_LAST;
 }
 
+bool ps_server_norm_is_needed(struct ps_server_job *job,
+                              const struct ps_part *part)
+{
+    const struct ps_optim_step_params at = next_step(job, part);
+
+    return needs_norms(job, &at);
+}
+
 bool ps_server_step_is_staged(struct ps_server_job *job,
                               const struct ps_part *part)
 {

@@ -412,16 +412,22 @@ bool ps_sched_admission_fits_part(const struct ps_sched *s,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to)
 {
+    const struct ps_place_part part = {.node = to,
+                                       .count = k->parts[index].count};
     const struct ps_sched_job_server *on = ps_sched_job_server_of(j, to);
-    struct ps_demand need;
+    struct ps_demand *list = demands_with_parts(j, k->dtype, &part, 1);
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX);
+    bool fits = true;
 
-    if (on == NULL) {
-        return true; /* Loss of the server is handled elsewhere. */
+    for (uint32_t i = 0; on != NULL && i < j->servers.count; i++) {
+        const struct ps_sched_job_server *at = &j->servers.list[i];
+
+        if (at == on || at->node == on->backup) {
+            fits = fits && demand_fits(s, j, at, &list[i], &why);
+        }
     }
-    need = on->demand;
-    ps_demand_add(&need, &j->quota.profile, k->dtype, k->parts[index].count);
-    return demand_fits(s, j, on, &need, &why);
+    ps_free(list);
+    return fits;
 }
 
 void ps_sched_admission_move_part(struct ps_sched_step *st,
@@ -429,18 +435,18 @@ void ps_sched_admission_move_part(struct ps_sched_step *st,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to)
 {
-    const struct ps_place_part *part = &k->parts[index];
-    struct ps_sched_job_server *a = ps_sched_job_server_of(j, part->node);
-    struct ps_sched_job_server *b = ps_sched_job_server_of(j, to);
+    const struct ps_place_part part = {.node = to,
+                                       .count = k->parts[index].count};
+    struct ps_demand *list;
 
-    if (a != NULL) {
-        ps_demand_remove(&a->demand, &j->quota.profile, k->dtype, part->count);
-        update_reservation(st, j, a);
+    remove_demand(j, server_index(j, k->parts[index].node, 0), k->dtype,
+                  part.count);
+    list = demands_with_parts(j, k->dtype, &part, 1);
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        j->servers.list[i].demand = list[i];
+        update_reservation(st, j, &j->servers.list[i]);
     }
-    if (b != NULL) {
-        ps_demand_add(&b->demand, &j->quota.profile, k->dtype, part->count);
-        update_reservation(st, j, b);
-    }
+    ps_free(list);
 }
 
 /* Demands of all keys under this profile; the caller frees the list. */

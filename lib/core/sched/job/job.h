@@ -286,7 +286,7 @@ struct ps_sched_job {
     uint32_t slot_count;
     struct ps_barrier barrier; /* Valid after the start. */
     struct ps_sched_job_servers servers;
-    struct ps_sched_rebalance *rebalance; /* See migration.c; NULL: none. */
+    struct ps_sched_rebalance *rebalance; /* See move.c; NULL: none. */
     struct ps_sched_keys keys;
     struct ps_account account; /* See admission.c. */
     struct ps_sched_user *user;

@@ -452,6 +452,9 @@ static void remove_unused_key(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_account_refund_key(j, k->name, k->part_count);
     ps_sched_norm_remove_key(j, k);
     ps_sched_store_remove_key(st->s, j, k);
+    if (k->is_reassigned) {
+        ps_sched_store_job(st->s, j); /* See job_state.has_moved. */
+    }
     ps_sched_job_remove_key(j, k);
     ps_sched_norm_recheck_global(st, j);
 }
@@ -662,6 +665,9 @@ static uint32_t move_parts(struct ps_sched *s, struct ps_sched_job *j,
                                          gone, servers, count);
 
         if (moved > 0) {
+            if (!k->is_reassigned) {
+                ps_sched_store_job(s, j); /* See job_state.has_moved. */
+            }
             k->is_reassigned = true;
             k->must_announce = true;
             ps_sched_store_key(s, j, k);
@@ -729,6 +735,9 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
     add_load(st->s, j, to, part_bytes(k, index));
     ps_sched_admission_move_part(st, j, k, index, to);
     part->node = to;
+    if (!k->is_reassigned) {
+        ps_sched_store_job(st->s, j); /* See job_state.has_moved. */
+    }
     k->is_reassigned = true;
     ps_sched_store_key(st->s, j, k);
     ps_sched_begin_epoch(st);

@@ -122,7 +122,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched *s = st->s;
 
-    ps_sched_migrations_cancel(st, j, "the job has ended");
+    ps_sched_moves_cancel(st, j, "the job has ended");
     ps_sched_move_job(st, j, PS_JOB_PHASE_ENDED);
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
@@ -149,7 +149,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     ps_str_copy(j->reason, sizeof(j->reason), reason);
     ps_sched_move_job(st, j, PS_JOB_PHASE_FAILED);
-    ps_sched_migrations_cancel(st, j, reason);
+    ps_sched_moves_cancel(st, j, reason);
     ps_sched_admission_release(st, j);
     /* Agents release the workers on this state. */
     j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
@@ -301,7 +301,7 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, bool is_silent,
                                const char *why)
 {
-    ps_sched_migrations_lose_server(st, server);
+    ps_sched_moves_lose_server(st, server);
     ps_sched_trace_lose_server(st, server->node);
     PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
     {
@@ -321,7 +321,7 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
     }
     PS_MAP_EACH(struct ps_sched_job, j, st->s->jobs)
     {
-        ps_sched_migrations_start(st, j);
+        ps_sched_moves_start(st, j);
     }
 }
 
@@ -456,7 +456,7 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
         ps_sched_waiters_reply(st, j);
         j = ps_sched_find_job(st->s, m->gen); /* The job may have ended. */
         if (j != NULL) {
-            ps_sched_migrations_start(st, j);
+            ps_sched_moves_start(st, j);
         }
     }
 }
@@ -904,6 +904,6 @@ void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m)
         unconfirm_workers(st, m);
     }
     send_job_states(st, m);
-    ps_sched_migrations_resend(st, m);
+    ps_sched_moves_resend(st, m);
     ps_sched_trace_resend(st, m);
 }

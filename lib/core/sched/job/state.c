@@ -136,6 +136,17 @@ static struct ps_rec_place *list_places(const struct ps_sched_job *j)
     return places;
 }
 
+/* True if some partition has had another owner before. */
+static bool has_moved(const struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        if (j->keys.list[i] != NULL && j->keys.list[i]->is_reassigned) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                                         bool with_ranks)
 {
@@ -210,6 +221,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .places = places,
                     .places_count = with_ranks ? 0 : j->servers.count,
                     .replicas = j->opt.replicas,
+                    .has_moved = has_moved(j),
                 }},
         NULL, 0);
     ps_free(slots);

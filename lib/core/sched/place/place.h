@@ -3,8 +3,8 @@
  * they take there, and how they change servers.
  *
  * place.c is pure arithmetic: the same input has the same result everywhere
- * (docs/protocol.md, "Keys and placement"). migration.c moves partitions of a
- * running job, and rebalance.c plans which. */
+ * (docs/protocol.md, "Keys and placement"). move.c moves partitions of a running
+ * job, and rebalance.c plans which. */
 #pragma once
 
 #include "base/err.h"
@@ -135,50 +135,38 @@ uint64_t ps_demand_round_bytes(const struct ps_demand *n, uint32_t slots);
 /* Whole demand: stored, versions and rounds. */
 uint64_t ps_demand_bytes(const struct ps_demand *n, uint32_t slots);
 
-/* ------------------------------------------------------------- migration.c */
+/* ------------------------------------------------------------------ move.c */
 
-/* Makes an empty rebalance; ps_sched_migrations_start() begins it. */
-void ps_sched_migrations_init(struct ps_sched_job *j, ps_conn_id ctl);
-struct ps_sched_part_migration {
+/* Makes an empty rebalance; ps_sched_moves_start() begins it. */
+void ps_sched_moves_init(struct ps_sched_job *j, ps_conn_id ctl);
+struct ps_sched_part_move {
     uint32_t key;
     uint32_t index;
     uint32_t source_node; /* Node number. */
     uint32_t target_node;
 };
-PS_MUST_USE int
-ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_job *j,
-                        const struct ps_sched_part_migration *m);
-/* Goes on with a migration that the file has: it ends, one way or the other. */
-PS_MUST_USE int ps_sched_migration_restore(struct ps_sched *s,
-                                           struct ps_sched_job *j,
-                                           uint64_t number,
-                                           const struct ps_msg_row_move *row,
-                                           struct ps_str *why);
-/* Starts queued migrations, up to PS_MIGRATIONS_MAX at once, to servers that
- * are ready for the job. */
-void ps_sched_migrations_start(struct ps_sched_step *st,
-                               struct ps_sched_job *j);
-/* Drops all migrations; uncommitted ones count as failed. Servers discard
- * theirs with the job. */
-void ps_sched_migrations_cancel(struct ps_sched_step *st,
-                                struct ps_sched_job *j, const char *why);
-void ps_sched_migrations_free(struct ps_sched_job *j);
-void ps_sched_migrations_lose_server(struct ps_sched_step *st,
-                                     const struct ps_member *server);
-/* Repeats pending requests to a server on a fresh link. */
-void ps_sched_migrations_resend(struct ps_sched_step *st,
+PS_MUST_USE int ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
+                                   const struct ps_sched_part_move *m);
+/* Begins queued moves, up to PS_MOVES_MAX at once, of servers that are ready for
+ * the job. */
+void ps_sched_moves_start(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Drops all moves, which count as failed. Servers discard theirs with the
+ * job. */
+void ps_sched_moves_cancel(struct ps_sched_step *st, struct ps_sched_job *j,
+                           const char *why);
+void ps_sched_moves_free(struct ps_sched_job *j);
+void ps_sched_moves_lose_server(struct ps_sched_step *st,
                                 const struct ps_member *server);
-/* Of a part_chunk or part_ack. */
-ps_sched_answer_check ps_sched_migration_check_answer;
-ps_sched_handler ps_sched_on_part_chunk;
-ps_sched_handler ps_sched_on_part_ack;
+/* Tells a server on a fresh link of the moves that it has a part in. */
+void ps_sched_moves_resend(struct ps_sched_step *st, struct ps_member *server);
+ps_sched_handler ps_sched_on_moved;
 
 /* --------------------------------------------------------- reply to a tool */
 
 /* Reply to a rebalance query: the rows of a plan, sent as the output of the
- * connection drains, and the end, which may wait for the migrations. */
+ * connection drains, and the end, which may wait for the moves. */
 
-/* Migrations of a key from one server to another. */
+/* Moves of partitions of a key from one server to another. */
 struct ps_sched_rebalance_row {
     uint32_t key;
     uint32_t source; /* Node number. */
@@ -192,9 +180,9 @@ struct ps_sched_rebalance_reply {
     uint32_t next_row; /* Rows before it have been sent. */
     uint32_t row_count;
     struct ps_sched_rebalance_row *rows;
-    bool awaits_end; /* query_end waits for the end of the migrations. */
-    bool has_ended;  /* The migrations are over. */
-    int rc;          /* Result of the migrations. */
+    bool awaits_end; /* query_end waits for the end of the moves. */
+    bool has_ended;  /* The moves are over. */
+    int rc;          /* Result of the moves. */
     char text[PS_TEXT_MAX + 1];
 };
 
@@ -206,7 +194,7 @@ void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c);
 
 /* ------------------------------------------------------------- rebalance.c */
 
-/* Replies with the migrations that balance the job's servers, or that drain
+/* Replies with the moves that balance the job's servers, or that drain
  * server `off` ("": none). `makes`: also starts them. */
 void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                               struct ps_sched_job *j, const char *off,

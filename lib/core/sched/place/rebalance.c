@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rebalance queries of operators: which partitions of a job change servers to
- * balance these, or to drain one. The plan is made at once; migration.c sends
- * it, and carries it out if the operator asked for that. */
+ * balance these, or to drain one. The plan is made at once; move.c sends it,
+ * and carries it out if the operator asked for that. */
 #include "core/sched/place/place.h"
 
 #include "base/alloc.h"
 #include "core/part/image.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
+#include "core/sched/place/copies.h"
 
 #include <assert.h>
 #include <string.h>
+
+/* Before it partitions moved through the scheduler. */
+#define MOVES_PROTOCOL 2u
 
 /* Plan: servers of the job and those that could join it, and all movable
  * partitions. */
@@ -22,7 +26,7 @@ struct plan {
     uint32_t spare_count;
     struct ps_balance_part *parts;
     uint32_t count;
-    uint32_t migration_count;
+    uint32_t move_count;
 };
 
 /* Partitions of rows keys may have to stay where they are. */
@@ -118,7 +122,7 @@ static uint32_t drain_server(struct plan *p, uint32_t off)
     return moved;
 }
 
-/* Adds the migration of a partition to the row of its key and servers. The array
+/* Adds the move of a partition to the row of its key and servers. The array
  * has room, and keys come in order. */
 static void add_row(struct ps_sched_rebalance_reply *r,
                     const struct ps_sched_rebalance_row *part)
@@ -136,11 +140,11 @@ static void add_row(struct ps_sched_rebalance_reply *r,
     r->rows[r->row_count++] = *part;
 }
 
-/* Makes one row for all migrations of a key between the same two servers. */
+/* Makes one row for all moves of a key between the same two servers. */
 static int make_rows(const struct plan *plan,
                      struct ps_sched_rebalance_reply *m)
 {
-    m->rows = ps_try_alloc((plan->migration_count + 1u) * sizeof(*m->rows));
+    m->rows = ps_try_alloc((plan->move_count + 1u) * sizeof(*m->rows));
     if (m->rows == NULL) {
         return PS_E_NOMEM;
     }
@@ -159,19 +163,19 @@ static int make_rows(const struct plan *plan,
     return 0;
 }
 
-static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
-                            const struct plan *plan, ps_conn_id ctl)
+static int start_moves(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const struct plan *plan, ps_conn_id ctl)
 {
     int rc = 0;
 
-    ps_sched_migrations_init(j, ctl);
+    ps_sched_moves_init(j, ctl);
     for (uint32_t i = 0; i < plan->count && rc == 0; i++) {
         const struct ps_balance_part *p = &plan->parts[i];
 
         if (p->target != p->source) {
-            rc = ps_sched_migrations_add(
+            rc = ps_sched_moves_add(
                 st->s, j,
-                &(struct ps_sched_part_migration){
+                &(struct ps_sched_part_move){
                     .key = p->key,
                     .index = p->index,
                     .source_node = plan->server_nodes[p->source],
@@ -179,7 +183,7 @@ static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
         }
     }
     if (rc != 0) {
-        ps_sched_migrations_free(j);
+        ps_sched_moves_free(j);
         return rc;
     }
     for (uint32_t i = 0; i < plan->spare_count; i++) {
@@ -187,11 +191,12 @@ static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (plan->spare_count > 0) {
         ps_sched_job_publish(st, j);
+        ps_sched_copies_name(st, j);
     }
     return 0;
 }
 
-/* Makes the plan and its rows; `makes`: starts the migrations. */
+/* Makes the plan and its rows; `makes`: starts the moves. */
 static int make_plan(struct ps_sched_step *st, struct ps_sched_job *j,
                      struct ps_sched_conn *c, struct plan *p, uint32_t off,
                      bool makes)
@@ -199,45 +204,74 @@ static int make_plan(struct ps_sched_step *st, struct ps_sched_job *j,
     int rc = list_parts(j, p);
 
     if (rc == 0 && off < p->server_count) {
-        p->migration_count = drain_server(p, off);
+        p->move_count = drain_server(p, off);
     } else if (rc == 0) {
         rc = ps_balance_plan(p->parts, p->count, p->bytes, p->server_count,
-                             &p->migration_count);
+                             &p->move_count);
     }
     if (rc == 0) {
         rc = make_rows(p, c->rebalance_reply);
     }
-    if (rc == 0 && makes && p->migration_count > 0) {
-        rc = start_migrations(st, j, p, c->id);
+    if (rc == 0 && makes && p->move_count > 0) {
+        rc = start_moves(st, j, p, c->id);
         c->rebalance_reply->awaits_end = rc == 0;
     }
     return rc;
 }
 
-/* Reason why the job cannot be rebalanced now; NULL: it can. */
-static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
+/* First server of the plan that moves no partitions; NULL: all do. */
+static const struct ps_member *find_older(const struct ps_sched *s,
+                                          const struct ps_sched_job *j)
 {
-    const char *why = NULL;
+    const struct ps_member *spares[PS_SERVERS_MAX];
+    const uint32_t count = ps_sched_job_spare_servers(s, j, spares);
 
-    *ret_rc = PS_E_AGAIN;
+    for (uint32_t i = 0; i < j->servers.count + count; i++) {
+        const struct ps_member *m =
+            i < count
+                ? spares[i]
+                : ps_members_get(&s->members, j->servers.list[i - count].node);
+
+        if (m != NULL && m->hello != NULL &&
+            m->hello->hello.protocol < MOVES_PROTOCOL) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* 0, or why the job cannot be rebalanced now. */
+static int rebalance_error(const struct ps_sched *s,
+                           const struct ps_sched_job *j, struct ps_str *why)
+{
+    const struct ps_member *older = find_older(s, j);
+    const char *text = "";
+    int rc = PS_E_AGAIN;
+
     if (j->rebalance != NULL) {
-        return "partitions of the job are being moved already; ask again when "
+        text = "partitions of the job are being moved already; ask again when "
                "that is done";
-    }
-    if (j->phase != PS_JOB_PHASE_RUNNING) {
-        return "the job is not running yet";
-    }
-    if (j->opt.replicas > 1) {
-        *ret_rc = PS_E_UNSUPPORTED;
-        return "partitions of a job with replicas: 2 do not move: end a "
+    } else if (j->phase != PS_JOB_PHASE_RUNNING) {
+        text = "the job is not running yet";
+    } else if (j->opt.replicas > 1) {
+        rc = PS_E_UNSUPPORTED;
+        text = "partitions of a job with replicas: 2 do not move: end a "
                "server, "
                "and its backup has them";
+    } else if (j->opt.mode != PS_MODE_SYNC) {
+        rc = ps_image_check_traits(1u << PS_IMAGE_NO_ROUNDS, PS_IMAGE_MIGRATE,
+                                   &text);
+    } else if (older != NULL) {
+        rc = PS_E_UNSUPPORTED;
+        ps_str_addf(why,
+                    "server %s is of a version that does not move partitions "
+                    "to another server itself; upgrade it",
+                    older->name);
+    } else {
+        rc = 0;
     }
-    if (j->opt.mode != PS_MODE_SYNC) {
-        *ret_rc = ps_image_check_traits(1u << PS_IMAGE_NO_ROUNDS,
-                                        PS_IMAGE_MIGRATE, &why);
-    }
-    return why;
+    ps_str_add(why, text);
+    return rc;
 }
 
 /* Finds the server to drain; *ret_at is server_count if none is named. 0, or an
@@ -276,11 +310,10 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     struct plan *p;
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     uint32_t at;
-    int rc = 0;
-    const char *no = makes ? rebalance_error(j, &rc) : NULL;
+    int rc = makes ? rebalance_error(st->s, j, &why) : 0;
 
-    if (no != NULL) {
-        ps_sched_conn_end_query(st, c, rc, no);
+    if (rc != 0) {
+        ps_sched_conn_end_query(st, c, rc, why.data);
         return;
     }
     if (count > PS_REBALANCE_PARTS_MAX) {
@@ -312,6 +345,6 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                     (uint32_t)count);
         ps_sched_conn_end_query(st, c, rc, why.data);
     } else if (c->rebalance_reply->awaits_end) {
-        ps_sched_migrations_start(st, j);
+        ps_sched_moves_start(st, j);
     }
 }
