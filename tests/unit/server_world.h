@@ -840,9 +840,10 @@ static inline void sched_send_map(struct world *w)
     world_run_until_idle(w);
 }
 
-/* The partition 0 of the key moves to the peer, or from a server. */
-static inline void sched_move(struct world *w, uint64_t number, uint32_t key,
-                              const struct agent *from)
+/* The partition 0 of the key moves to the peer, or from a server; `epoch`: of the
+ * placement before. */
+static inline void sched_move_at(struct world *w, uint64_t number, uint32_t key,
+                                 const struct agent *from, uint32_t epoch)
 {
     const uint32_t own = w->server->uplink.node;
 
@@ -858,9 +859,16 @@ static inline void sched_move(struct world *w, uint64_t number, uint32_t key,
                      .source_incarnation = from != NULL ? from->incarnation : 1,
                      .source_instance = from != NULL ? from->instance : 77,
                      .target = from != NULL ? own : PEER_NODE,
-                     .target_instance = from != NULL ? 77 : PEER_INSTANCE}},
+                     .target_instance = from != NULL ? 77 : PEER_INSTANCE,
+                     .epoch = epoch}},
         w->now, &w->sched_out);
     world_run_until_idle(w);
+}
+
+static inline void sched_move(struct world *w, uint64_t number, uint32_t key,
+                              const struct agent *from)
+{
+    sched_move_at(w, number, key, from, 4);
 }
 
 static inline void sched_move_end(struct world *w, uint64_t number,

@@ -471,6 +471,34 @@ static void the_next_move_ends_the_one_before(void **state)
     world_free(to);
 }
 
+/* The next move, which is given up, is all that the old owner hears of the end of
+ * the one before: the partition is still away. */
+static void a_partition_stays_away_when_its_move_back_is_given_up(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    struct agent *a = from->agents;
+    const float five = 5;
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    fill(from, to, 1);
+    sched_move_at(from, 2, KEY, &a[SOURCE], 5); /* It was completed. */
+    sched_move_end(from, 1, KEY, false, 5);
+    sched_move_end(from, 2, KEY, false, 6);
+    agent_push_f32(&a[0], KEY, 2, 10);
+    assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+    a[0].seen[KEY].error = 0;
+    restore_at(&a[0], 5, 1, &five);
+    assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+    /* It comes back without a move. */
+    a[0].seen[KEY].error = 0;
+    restore_at(&a[0], 6, 1, &five);
+    assert_int_equal(a[0].seen[KEY].error, 0);
+    world_free(from);
+    world_free(to);
+}
+
 /* Of a message for another process of the server. */
 static void a_move_of_another_process_does_not_begin(void **state)
 {
@@ -879,6 +907,7 @@ int main(void)
             a_step_with_norms_is_not_under_way_when_a_partition_has_moved),
         cmocka_unit_test(late_messages_of_a_move_change_nothing),
         cmocka_unit_test(the_next_move_ends_the_one_before),
+        cmocka_unit_test(a_partition_stays_away_when_its_move_back_is_given_up),
         cmocka_unit_test(a_move_of_another_process_does_not_begin),
         cmocka_unit_test(moves_end_with_their_job),
         cmocka_unit_test(partitions_without_rounds_do_not_move),

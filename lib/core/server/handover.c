@@ -90,6 +90,26 @@ static void own_part(struct ps_server_step *st, struct ps_server_job *job,
     }
 }
 
+/* `epoch`: placements up to it do not bring the partition back. */
+static void end_move(struct ps_server_step *st, struct ps_server_job *job,
+                     struct ps_server_move *mv, bool is_owner, uint32_t epoch)
+{
+    if (mv->role == MOVE_OUT && is_owner) {
+        ps_server_copies_end_move(st, mv);
+    } else if (mv->role == MOVE_OUT) {
+        discard_part(st, job, mv);
+        ps_server_move_set_away(mv, epoch);
+    } else if (mv->role == MOVE_IN && is_owner) {
+        own_part(st, job, mv);
+    } else if (mv->role == MOVE_IN) {
+        discard_part(st, job, mv);
+        ps_server_move_set_away(mv, mv->away_epoch);
+        if (mv->away_epoch == 0) {
+            ps_server_move_end(mv); /* It was never here. */
+        }
+    }
+}
+
 void ps_server_on_move(struct ps_server_step *st, const struct ps_msg_move *m)
 {
     const struct ps_server *s = st->s;
@@ -104,12 +124,8 @@ void ps_server_on_move(struct ps_server_step *st, const struct ps_msg_move *m)
         return; /* Of a job that has ended, or of another process. */
     }
     mv = ps_server_move_find(job, m->key, m->index);
-    if (mv != NULL && mv->role == MOVE_OUT && mv->id < m->move) {
-        if (is_source) {
-            ps_server_copies_end_move(st, mv); /* It was given up. */
-        } else {
-            discard_part(st, job, mv); /* It was completed. */
-        }
+    if (mv != NULL && mv->id < m->move) {
+        end_move(st, job, mv, is_source, m->epoch);
     }
     mv = ps_server_move_obtain(job, m->move, m->key, m->index);
     if (mv == NULL || mv->role != MOVE_ENDED) {
@@ -134,19 +150,6 @@ void ps_server_on_move_end(struct ps_server_step *st,
     if (mv == NULL || (mv->role != MOVE_OUT && mv->role != MOVE_IN)) {
         return;
     }
-    if (mv->role == MOVE_OUT && m->is_owner) {
-        ps_server_copies_end_move(st, mv);
-    } else if (mv->role == MOVE_OUT) {
-        discard_part(st, job, mv);
-        ps_server_move_set_away(mv, m->epoch);
-    } else if (m->is_owner) {
-        own_part(st, job, mv);
-    } else {
-        discard_part(st, job, mv);
-        ps_server_move_set_away(mv, mv->away_epoch);
-        if (mv->away_epoch == 0) {
-            ps_server_move_end(mv); /* It was never here. */
-        }
-    }
+    end_move(st, job, mv, m->is_owner, m->epoch);
     ps_server_copies_drop_unused_peers(st, true);
 }

@@ -257,7 +257,8 @@ static void send_move(struct ps_sched_step *st, const struct ps_sched_job *j,
                                   .source_incarnation = source->incarnation,
                                   .source_instance = source->instance,
                                   .target = target->node,
-                                  .target_instance = target->instance}});
+                                  .target_instance = target->instance,
+                                  .epoch = st->s->epoch}});
 }
 
 static void send_end(struct ps_sched_step *st, const struct ps_sched_job *j,
