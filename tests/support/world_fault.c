@@ -220,13 +220,19 @@ static void lose_kept_server(struct world *w)
 }
 
 /* True if every job has two copies of all, and the processes that have them are
- * there: the loss of one is no more than copies are for. */
+ * there: the loss of one is no more than copies are for. The victim may be all that
+ * hears a member that is cut from the scheduler: see part_member(). */
 static bool may_lose_server(const struct world *w)
 {
     const struct wnode *sched = &w->node[0];
 
     if (!sched->alive || !sched_peek_has_two_copies(sched->sched)) {
         return false;
+    }
+    for (uint32_t i = 1; i < w->node_count && w->opt.faults.part; i++) {
+        if (world_is_split(w, 0, i)) {
+            return false;
+        }
     }
     for (uint32_t i = 0; i < w->opt.servers; i++) {
         const struct wnode *n = &w->node[1 + i];
