@@ -1907,6 +1907,7 @@ static void barrier_passed_by_one_rank_ends_for_all(void **state)
          .local_rank = 1,
          .state = PS_RANK_STATE_LIVE,
          .incarnation = 2}};
+    const struct sent *s;
     struct bench b;
 
     (void)state;
@@ -1951,6 +1952,11 @@ static void barrier_passed_by_one_rank_ends_for_all(void **state)
                 NULL);
     assert_non_null(find_sent(&b, WORKER_CONN + 2, PS_MSG_L_WELCOME, 0));
     assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    /* So does the scheduler's, which may go on from a file without it. */
+    s = find_sent(&b, SCHED_CONN, PS_MSG_BARRIER_ENTER,
+                  count_sent(&b, SCHED_CONN, PS_MSG_BARRIER_ENTER) - 1);
+    assert_true(s->packet->msg->barrier_enter.is_open);
+    assert_int_equal(s->packet->msg->barrier_enter.number, 4);
     deliver_msg(&b, SCHED_CONN,
                 &(struct ps_msg){.code = PS_MSG_BARRIER_DONE,
                                  .barrier_done = {.gen = GEN, .number = 4}},

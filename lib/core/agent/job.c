@@ -287,7 +287,7 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
                                          s->hello->l_hello.gen == 0;
         j->local_ranks[at].had_process = true;
         ps_agent_budget_assign_job(s, j);
-        ps_agent_reattach_session(st, s);
+        ps_agent_barrier_reattach(st, s);
         ps_agent_session_send_welcome(st, s);
     }
 }

@@ -290,19 +290,6 @@ void ps_agent_place_apply_deferred(struct ps_agent_step *st,
 
 /* ------------------------------------------------------ reattached workers */
 
-void ps_agent_reattach_session(struct ps_agent_step *st,
-                               struct ps_agent_session *s)
-{
-    struct ps_agent_job *j = s->job;
-    const struct ps_msg_l_hello *h = &s->hello->l_hello;
-
-    if (h->gen == 0) {
-        return;
-    }
-    j->local_ranks[s->local_rank].entered_barriers = h->completed_barriers;
-    ps_agent_barrier_complete(st, j, h->completed_barriers);
-}
-
 /* Raises all partitions to the last completed round: each was committed before
  * any rank saw the round's end. */
 static void raise_committed(struct ps_agent_key *k)

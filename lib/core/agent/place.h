@@ -34,9 +34,6 @@ void ps_agent_place_report_all(struct ps_agent_step *st,
 
 /* ------------------------------------------------------ reattached workers */
 
-/* Takes over the completed barriers of a reattached worker. */
-void ps_agent_reattach_session(struct ps_agent_step *st,
-                               struct ps_agent_session *s);
 /* A reattached worker declares a key of which it completed `pushed` rounds.
  * Returns false if that is inconsistent; the session is then closed. */
 bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,

@@ -259,7 +259,8 @@ void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j)
     ps_free(ranks);
 }
 
-void ps_agent_barrier_resend(struct ps_agent_step *st, struct ps_agent_job *j)
+/* The scheduler may not know it: it goes on from its file. */
+static void report_open(struct ps_agent_step *st, const struct ps_agent_job *j)
 {
     if (j->barriers.completed > 0) {
         ps_agent_uplink_send_msg(
@@ -269,11 +270,18 @@ void ps_agent_barrier_resend(struct ps_agent_step *st, struct ps_agent_job *j)
                                                .number = j->barriers.completed,
                                                .is_open = true}});
     }
+}
+
+void ps_agent_barrier_resend(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    report_open(st, j);
     ps_agent_barrier_send(st, j);
 }
 
-void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
-                               uint64_t number)
+/* Records that all barriers up to `number` are open, and ends the operations of
+ * ranks that wait at them. */
+static void complete_barriers(struct ps_agent_step *st, struct ps_agent_job *j,
+                              uint64_t number)
 {
     if (number <= j->barriers.completed) {
         return;
@@ -288,13 +296,29 @@ void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
     }
 }
 
+void ps_agent_barrier_reattach(struct ps_agent_step *st,
+                               struct ps_agent_session *s)
+{
+    struct ps_agent_job *j = s->job;
+    const uint64_t passed = s->hello->l_hello.completed_barriers;
+
+    if (s->hello->l_hello.gen == 0) {
+        return;
+    }
+    j->local_ranks[s->local_rank].entered_barriers = passed;
+    if (passed > j->barriers.completed) {
+        complete_barriers(st, j, passed);
+        report_open(st, j);
+    }
+}
+
 void ps_agent_barrier_on_done(struct ps_agent_step *st,
                               const struct ps_msg_barrier_done *m)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
 
     if (j != NULL) {
-        ps_agent_barrier_complete(st, j, m->number);
+        complete_barriers(st, j, m->number);
     }
 }
 

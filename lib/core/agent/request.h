@@ -29,9 +29,8 @@ void ps_agent_barrier_enter(struct ps_agent_step *st,
 void ps_agent_barrier_resend(struct ps_agent_step *st, struct ps_agent_job *j);
 /* Sends one barrier_enter for each barrier at which local ranks wait. */
 void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j);
-/* Records that all barriers up to `number` are open, and ends the operations of
- * ranks that wait at them. */
-void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
-                               uint64_t number);
+/* Takes over the completed barriers of a reattached worker. */
+void ps_agent_barrier_reattach(struct ps_agent_step *st,
+                               struct ps_agent_session *s);
 void ps_agent_barrier_on_done(struct ps_agent_step *st,
                               const struct ps_msg_barrier_done *m);
