@@ -247,8 +247,8 @@ PLANTS = {
     ],
     "agent/place: sends operations of completed rounds to servers again": [
         ("lib/core/agent/place.c",
-         "op->round > op->key->prior_state->max_completed",
-         "op->round > 0"),
+         "op->round <= op->key->prior_state->max_completed",
+         "op->round == 0"),
     ],
     "agent/round: does not advance parts that are committed already": [
         ("lib/core/agent/round.c",

@@ -67,6 +67,7 @@ struct bench {
     uint32_t sched_restarts;  /* Restarts of the scheduler. */
     uint32_t server_restarts; /* Of the server. */
     bool reattaches;          /* Workers reattach. */
+    uint32_t left;            /* Ranks after theirs that have left. */
     bool answers_waits;       /* Workers have process numbers: 101, 102, ... */
     /* Rounds of each key that they completed before. */
     uint64_t pushed_rounds[8];
@@ -243,17 +244,19 @@ static inline void deliver_map(struct bench *b)
 static inline void deliver_job_state(struct bench *b, uint32_t version,
                                      uint32_t servers)
 {
+    const uint32_t count = b->workers + b->left;
     struct ps_rec_slot slot = {
-        .node = AGENT_NODE, .incarnation = 1, .ranks = b->workers};
+        .node = AGENT_NODE, .incarnation = 1, .ranks = count};
     struct ps_rec_rank ranks[8];
 
-    for (uint32_t i = 0; i < b->workers; i++) {
-        ranks[i] = (struct ps_rec_rank){.rank = i,
-                                        .slot = 0,
-                                        .worker = i + 1,
-                                        .local_rank = i,
-                                        .state = PS_RANK_STATE_LIVE,
-                                        .incarnation = 1};
+    for (uint32_t i = 0; i < count; i++) {
+        ranks[i] = (struct ps_rec_rank){
+            .rank = i,
+            .slot = 0,
+            .worker = i + 1,
+            .local_rank = i,
+            .state = i < b->workers ? PS_RANK_STATE_LIVE : PS_RANK_STATE_LEFT,
+            .incarnation = 1};
     }
     deliver_msg(
         b, SCHED_CONN,
@@ -266,12 +269,12 @@ static inline void deliver_job_state(struct bench *b, uint32_t version,
                           .mode = b->is_async ? PS_MODE_ASYNC : PS_MODE_SYNC,
                           .rule = b->is_async ? PS_RULE_ACCUMULATE
                                               : PS_RULE_NONE,
-                          .num_workers = b->workers,
+                          .num_workers = count,
                           .num_servers = servers,
                           .slots = &slot,
                           .slots_count = 1,
                           .ranks = ranks,
-                          .ranks_count = b->workers,
+                          .ranks_count = count,
                           .reason = "",
                           .optimizer = ""}},
         NULL);
@@ -287,7 +290,7 @@ static inline void start_job(struct bench *b, uint32_t servers)
                 .code = PS_MSG_L_HELLO,
                 .l_hello = {.protocol = PS_PROTOCOL,
                             .job = "job",
-                            .num_workers = b->workers,
+                            .num_workers = b->workers + b->left,
                             .num_servers = servers,
                             .rank = (int32_t)i,
                             .on_loss = b->fails_on_loss,

@@ -1893,6 +1893,42 @@ static void ranks_continue_at_a_new_agent(void **state)
     end_bench(&b);
 }
 
+/* Rank 1 has completed round 5 and left; nobody tells the new agent. */
+static void a_round_that_a_rank_completed_before_it_left_is_over(void **state)
+{
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    memset(&b, 0, sizeof(b));
+    b.reattaches = true;
+    b.left = 1;
+    b.pushed_rounds[0] = 4;
+    restart_bench(&b, 1, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    share_region(&b, 0, 64);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    s = find_sent(&b, SERVER_CONN, PS_MSG_RESTORE, 0);
+    assert_int_equal(s->packet->msg->restore.committed_version, 4);
+    submit_push(&b, 0, 0, 5, 0);
+    feed_tick(&b);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    s = find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0);
+    assert_int_equal(s->packet->msg->pull.parts[0].round, 5);
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    deliver_value(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
+    s = find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
+    assert_int_equal(s->packet->msg->l_done.version, 5);
+    /* It contributes to no further round. */
+    submit_push(&b, 0, 0, 6, 0);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 1);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    end_bench(&b);
+}
+
 /* A reattached rank reports that a barrier is open at which another rank waits;
  * that rank's barrier ends. */
 static void barrier_passed_by_one_rank_ends_for_all(void **state)
@@ -2599,6 +2635,7 @@ int main(void)
         cmocka_unit_test(refusals_of_one_conflict_count_once),
         cmocka_unit_test(round_without_servers_ends_at_the_agent),
         cmocka_unit_test(ranks_continue_at_a_new_agent),
+        cmocka_unit_test(a_round_that_a_rank_completed_before_it_left_is_over),
         cmocka_unit_test(barrier_passed_by_one_rank_ends_for_all),
         cmocka_unit_test(late_report_of_a_completed_round_ends_it),
         cmocka_unit_test(operation_of_a_merged_round_ends_without_a_push),

@@ -379,6 +379,7 @@ struct ps_agent_rank {
     uint32_t rank;
     struct ps_agent_session *session; /* NULL: none now. */
     bool had_process;                 /* A process has had the rank here. */
+    bool has_left;                    /* As the job's state says. */
     bool is_resuming; /* Its process is a later one, and has ended no round. */
     uint64_t entered_barriers; /* Number of the last barrier entered. */
 };

@@ -262,6 +262,7 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
         if (at == j->local_rank_count) {
             continue;
         }
+        j->local_ranks[at].has_left = r->state == PS_RANK_STATE_LEFT;
         if (r->state != PS_RANK_STATE_LIVE) {
             continue;
         }

@@ -314,7 +314,7 @@ static void send_state_if_reported(struct ps_agent_step *st,
                                    struct ps_agent_key *k)
 {
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (!k->prior_state->reported[i]) {
+        if (!k->prior_state->reported[i] && !k->job->local_ranks[i].has_left) {
             return;
         }
     }
@@ -348,14 +348,36 @@ static void serve_completed_round(struct ps_agent_step *st,
     ps_agent_pull_accept_op(st, op);
 }
 
+/* A rank has left, and does not say what it completed here: it may be one round
+ * more than the others (rule V17). Its contribution comes no more, so the value
+ * tells. */
+static bool may_have_left_after(const struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (k->job->local_ranks[i].has_left && !k->prior_state->reported[i]) {
+            return op->round == k->prior_state->max_completed + 1 &&
+                   op->kind != PS_OP_PUSH_ROWS;
+        }
+    }
+    return false;
+}
+
 bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
                                  struct ps_agent_op *op)
 {
-    if (op->key->prior_state == NULL ||
-        op->round > op->key->prior_state->max_completed) {
+    if (op->key->prior_state == NULL) {
         return false;
     }
-    serve_completed_round(st, op);
+    if (op->round <= op->key->prior_state->max_completed) {
+        serve_completed_round(st, op);
+    } else if (may_have_left_after(op)) {
+        op->key->round.pushed_round[op->local_rank] = op->round;
+        ps_agent_pull_accept_op(st, op);
+    } else {
+        return false;
+    }
     return true;
 }
 
