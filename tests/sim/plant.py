@@ -1111,6 +1111,10 @@ BY_TESTS = {
         "unit/test_server.c",
     "server/credit: grants no extra credit while an announcement is due":
         "sim/test_stories.c",
+    "sched/move: believes a target that it has all":
+        "unit/test_sched_identity.c",
+    "sched/move: says that a move of before was given up":
+        "unit/test_sched_identity.c",
     "server/move: requests no state of a partition that returns":
         "unit/test_server_move.c",
     "server/restore: accepts a restore before the end of the move":
