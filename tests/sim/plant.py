@@ -454,7 +454,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "lens[i] = part->buffers[i].len;",
          """        lens[i] = i < PS_PART_BUFFER_STATE_0 ? part->buffers[i].len : 0;"""),
     ],
-    "server/restore: replaces a moved value by one of the same version": [
+    "server/restore: replaces a value by one of the same version": [
         ("lib/core/server/restore.c",
          "(part->image.version == rec->round && ps_part_has_value(part)))) {",
          """         (part->image.version == rec->round &&
@@ -1038,7 +1038,7 @@ BY_TESTS = {
         "unit/test_server_kept.c",
     "server/restore: trusts its memory more than its agents":
         "unit/test_server_kept.c",
-    "server/restore: replaces a migrated value by one of the same version":
+    "server/restore: replaces a value by one of the same version":
         "unit/test_server.c",
     "agent/reply: takes the next process of a server for the last":
         "unit/test_agent_links.c",
@@ -1151,6 +1151,13 @@ def pattern_of(text):
         re.escape, re.findall(r"\w+|\S", text))))
 
 
+def check_names():
+    """Exits if a test is named for a bug that is not there."""
+    unknown = [name for name in BY_TESTS if name not in PLANTS]
+    if unknown:
+        sys.exit("\n".join(f"no such bug: {name}" for name in unknown))
+
+
 def check_plants(source, plants):
     """Exits, before a minute is spent, if a change fits no place any more."""
     unfit = [f"{name} no longer holds what is to be changed:\n{old}"
@@ -1197,6 +1204,13 @@ def compile_planted(cc, source, build, scratch, changes, main):
     return program
 
 
+def check_finder(program, finder):
+    """Exits if the test fails without a bug: it would find each."""
+    if subprocess.run([program], capture_output=True,
+                      check=False).returncode != 0:
+        sys.exit(f"{finder} fails without a bug")
+
+
 def find_bug(program, by_test, seeds):
     """The run that finds it, or the last one."""
     if by_test:
@@ -1219,6 +1233,7 @@ def seed_without_bug(build, output):
 
 
 def main():
+    check_names()
     if sys.argv[1] == "--check":
         check_plants(Path(sys.argv[2]), PLANTS)
         return 0
@@ -1235,6 +1250,10 @@ def main():
                 mains[finder] = compile_one(
                     cc, source, build, source / "tests" / finder,
                     Path(finders.name) / f"{len(mains)}.o")
+                if name in BY_TESTS:
+                    check_finder(compile_planted(
+                        cc, source, build, Path(folder), [], mains[finder]),
+                        finder)
             program = compile_planted(cc, source, build, Path(folder), changes,
                                       mains[finder])
             run = find_bug(program, name in BY_TESTS, SEEDS)
