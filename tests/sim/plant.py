@@ -26,6 +26,24 @@ PLANTS = {
          "if (c != NULL && c->defers && c->confirmed < c->changed) {",
          "        if (c != NULL && c->changed == 0) {"),
     ],
+    "server/kept: keeps no copies": [
+        ("lib/core/server/kept.c",
+         "job->copies.store.changed = &s->kept.changed_copies;", ""),
+    ],
+    "server/backup: drops the record of a copy before there is another": [
+        ("lib/core/server/backup.c",
+         "swap_records(part, p->part);", "(void)swap_records;"),
+    ],
+    "server/backup: ends the records of copies with their process": [
+        ("lib/core/server/backup.c",
+         """next_drop(job, p);
+        ps_free(p);
+    }
+    PS_MAP_EACH""",
+         """        part_free(job, p);
+    }
+    PS_MAP_EACH"""),
+    ],
     "server/copies: goes on alone when the link to the backup is lost": [
         ("lib/core/server/copies.c",
          "if (c != NULL && c->defers && c->confirmed < c->changed) {",
@@ -130,12 +148,12 @@ PLANTS = {
     ],
     "server/backup: keeps what it had of the epoch before": [
         ("lib/core/server/backup.c",
-         """    } else {
-        drop_parts(job, b);
+         """        return;
     }
-    b->is_named""",
-         """    }
-    b->is_named"""),
+    drop_parts(job, b);""",
+         """        return;
+    }
+    (void)drop_parts;"""),
     ],
     "server/backup: drops what it has when its owner is lost": [
         ("lib/core/server/backup.c",
@@ -1024,6 +1042,10 @@ static void pending_free(struct ps_sched_norm *n)
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "server/kept: keeps no copies":
+        "unit/test_server_kept.c",
+    "server/backup: drops the record of a copy before there is another":
+        "unit/test_server_kept.c",
     "server/copies: goes on alone when the link to the backup is lost":
         "unit/test_server_copies.c",
     "sched/lifecycle: takes a process that has lost its memory":

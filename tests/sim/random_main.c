@@ -573,11 +573,10 @@ static void add_kept(struct world_options *o)
 
     ps_rng_init(&r, ~o->seed);
     /* A recording ends with its process; and another member must hear the one
-     * that is cut off. A server has no copies of others' partitions in its
-     * memory. */
-    if (has_rows(o) || o->profile || o->replicas > 1 || o->faults.lose_server ||
-        o->faults.isolate || o->faults.part || o->faults.sched_crash ||
-        !ps_rng_chance(&r, 500)) {
+     * that is cut off. */
+    if (has_rows(o) || o->profile ||
+        (o->faults.lose_server && o->replicas < 2) || o->faults.isolate ||
+        o->faults.part || o->faults.sched_crash || !ps_rng_chance(&r, 500)) {
         return;
     }
     o->faults.keep_crash = 1 + (uint32_t)ps_rng_below(&r, 5);

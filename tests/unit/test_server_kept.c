@@ -84,6 +84,7 @@ struct memory {
     uint64_t take_at;
     struct world *world;
     uint64_t answered; /* Newest version that a peer had heard of then. */
+    uint64_t copied;   /* Newest copy that an owner had heard of then. */
 };
 
 static void release_pages(void *ctx, uint64_t offset, uint64_t bytes)
@@ -113,6 +114,7 @@ static void on_store(void *ctx)
     if (++m->stores == m->take_at) {
         memcpy(m->then, m->bytes, MEMORY_BYTES);
         m->answered = m->world != NULL ? newest_answer(m->world) : 0;
+        m->copied = m->world != NULL ? m->world->agents[1].copied_number : 0;
     }
 }
 
@@ -713,6 +715,103 @@ static void the_same_process_keeps_its_partitions_in_a_newer_place(void **state)
     memory_free(m);
 }
 
+/* Backs up key 1 of another server, agents[1], up to version 3 with a copy for each
+ * of two versions, and takes it over. */
+static void back_up_and_take_over(struct world *w)
+{
+    const struct ps_rec_place place = {.epoch = 5,
+                                       .node = NODE(1),
+                                       .name = "agent",
+                                       .incarnation = w->agents[1].incarnation,
+                                       .instance = w->agents[1].instance,
+                                       .number = 20,
+                                       .backup = w->server->uplink.node,
+                                       .backup_instance = 77};
+    const uint64_t lens[PS_PART_BUFFERS] = {
+        [PS_PART_BUFFER_VALUE] = 16, [PS_PART_BUFFER_STATE_0] = 16};
+
+    w->agents[1].is_owner = true;
+    sched_send_job_state(w, &(struct job_options){.version = 2,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .place = &place,
+                                                  .place_count = 1,
+                                                  .replicas = 2});
+    agent_dial(&w->agents[1]);
+    for (uint64_t number = 1; number <= 4; number++) {
+        const float value[4] = {(float)number, 2, 3, 4};
+        const struct ps_rec_part_image image = {.version = number + 1,
+                                                .has_dtype = true,
+                                                .dtype = PS_DTYPE_FLOAT32,
+                                                .count = 4};
+
+        for (uint8_t buffer = 0; buffer < PS_PART_BUFFERS; buffer++) {
+            if (lens[buffer] == 0) {
+                continue;
+            }
+            agent_send(
+                &w->agents[1],
+                &(struct ps_msg){.code = PS_MSG_COPY,
+                                 .copy = {.gen = GEN,
+                                          .epoch = 5,
+                                          .key = 1,
+                                          .number = number,
+                                          .image = &image,
+                                          .image_count = 1,
+                                          .buffer = buffer,
+                                          .buffer_bytes = lens,
+                                          .buffer_bytes_count = PS_PART_BUFFERS,
+                                          .newest_version = number + 1}},
+                value, sizeof(value));
+        }
+        world_run(w, PS_MILLIS(1));
+        assert_int_equal(w->agents[1].copied_number, number);
+    }
+    sched_send_job_state(w, &(struct job_options){.version = 3,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .replicas = 2});
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(part_of(w, 1)->image.version, 5);
+}
+
+/* The owner is lost, and its backup ends at any store of a record, before or while
+ * it takes over: the next process has what was confirmed. */
+static void copies_outlive_their_backup(void **state)
+{
+    uint64_t stores = 1;
+    bool was_copied = false;
+
+    (void)state;
+    for (uint64_t at = 1; at <= stores; at++) {
+        struct memory *m = memory_new();
+        struct world *w;
+
+        m->take_at = at;
+        m->world = w = world_new(
+            &(struct world_options){.slots = 1, .records = memory_open(m)});
+        back_up_and_take_over(w);
+        stores = m->stores;
+        world_free(w);
+        memcpy(m->bytes, m->then, MEMORY_BYTES);
+        m->world = NULL;
+        w = world_new(
+            &(struct world_options){.slots = 1, .records = memory_open(m)});
+        if (m->copied != 0) {
+            const struct ps_part *part = part_of(w, 1);
+
+            was_copied = true;
+            assert_non_null(part);
+            assert_true(part->image.version > m->copied);
+            assert_true(*(const float *)ps_slice_data(ps_part_value(part)) ==
+                        (float)(part->image.version - 1));
+            assert_non_null(ps_part_state(part, 0));
+        }
+        sched_end(w);
+        world_free(w);
+        memory_free(m);
+    }
+    assert_true(was_copied);
+}
+
 /* A partition has moved away before its server died, and an agent does not know
  * it (rule E9). One that has been forgotten is refused for good in the end. */
 static void a_partition_that_is_not_in_the_memory_may_have_moved(void **state)
@@ -813,6 +912,7 @@ int main(void)
             a_version_that_an_agent_knows_and_the_server_lacks_is_lost),
         cmocka_unit_test(
             the_same_process_keeps_its_partitions_in_a_newer_place),
+        cmocka_unit_test(copies_outlive_their_backup),
         cmocka_unit_test(a_partition_that_is_not_in_the_memory_may_have_moved),
         cmocka_unit_test(norms_of_the_last_step_are_kept),
         cmocka_unit_test(

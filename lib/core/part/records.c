@@ -248,6 +248,7 @@ static void encode(const struct ps_record *rec, uint64_t sequence,
         .retry = im->retry,
         .count = im->count,
         .slots = rec->slots,
+        .place = rec->place,
         .all_skipped = im->all_skipped,
         .has_dtype = im->has_dtype,
         .dtype = im->dtype,
@@ -394,6 +395,7 @@ static bool decode(const struct ps_records *r, uint32_t number, unsigned parity,
                   .norm_direction_weight_square_sum =
                       f.norm_direction_weight_square_sum},
         .slots = f.slots,
+        .place = f.place,
     };
     memcpy(ret->ranges, f.ranges, sizeof(ret->ranges));
     *ret_sequence = f.sequence;

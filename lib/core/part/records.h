@@ -45,6 +45,7 @@ struct ps_record {
     uint32_t index;
     struct ps_rec_part_image image;
     uint32_t slots; /* Number of clocks; 0: it has rounds. */
+    uint32_t place; /* Of another server, whose copy it is; 0: of this one. */
     struct ps_record_range ranges[PS_RECORD_RANGES];
 };
 

@@ -93,9 +93,14 @@ void ps_server_backup_free_all(struct ps_server_job *job)
     if (job->copies.backups == NULL) {
         return;
     }
+    PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
+    {
+        next_drop(job, p);
+        ps_free(p);
+    }
     PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
     {
-        backup_free(job, b);
+        ps_free(b);
     }
     ps_map_free(job->copies.backups);
     ps_map_free(job->copies.backup_parts);
@@ -132,10 +137,9 @@ static void send_copied(struct ps_server_step *st,
     send_to_owner(st, b->node, b->instance, &msg);
 }
 
-/* This process is the backup from this epoch on; what it had does not count
- * (rule O9). */
-static void take_role(struct ps_server_step *st, struct ps_server_job *job,
-                      const struct ps_rec_place *r)
+/* The role in the place, made on first use. */
+static struct ps_server_backup *obtain_role(struct ps_server_job *job,
+                                            uint32_t number)
 {
     struct ps_server_backup *b;
 
@@ -143,17 +147,62 @@ static void take_role(struct ps_server_step *st, struct ps_server_job *job,
         job->copies.backups = ps_map_new();
         job->copies.backup_parts = ps_map_new();
     }
-    b = ps_map_get(job->copies.backups, r->number);
+    b = ps_map_get(job->copies.backups, number);
     if (b == NULL) {
         b = ps_calloc(1, sizeof(*b));
-        b->number = r->number;
-        ps_map_put(job->copies.backups, b->number, b);
-    } else if (b->epoch == r->epoch) {
+        b->number = number;
+        ps_map_put(job->copies.backups, number, b);
+    }
+    return b;
+}
+
+/* The partition, which is in the store of copies, is one of the role. */
+static struct ps_server_backup_part *add_part(struct ps_server_job *job,
+                                              struct ps_server_backup *b,
+                                              struct ps_part *part)
+{
+    struct ps_server_backup_part *p = ps_calloc(1, sizeof(*p));
+
+    p->of = b;
+    p->part = part;
+    ps_map_put(job->copies.backup_parts, ps_part_id(part->key, part->index), p);
+    return p;
+}
+
+uint32_t ps_server_backup_place_of(const struct ps_server_job *job,
+                                   const struct ps_part *part)
+{
+    const struct ps_server_backup_part *p;
+
+    if (part->store == &job->store) {
+        return 0;
+    }
+    p = ps_map_get(job->copies.backup_parts,
+                   ps_part_id(part->key, part->index));
+    return p->of->number;
+}
+
+void ps_server_backup_adopt(struct ps_server_job *job, struct ps_part *part,
+                            uint32_t place)
+{
+    struct ps_server_backup *b = obtain_role(job, place);
+
+    b->newest_version = ps_max_u64(b->newest_version, part->image.version);
+    add_part(job, b, part)->number = 1; /* It is whole; no other follows. */
+}
+
+/* This process is the backup from this epoch on; what it had does not count
+ * (rule O9). */
+static void take_role(struct ps_server_step *st, struct ps_server_job *job,
+                      const struct ps_rec_place *r)
+{
+    struct ps_server_backup *b = obtain_role(job, r->number);
+
+    if (b->epoch == r->epoch) {
         b->is_named = true;
         return;
-    } else {
-        drop_parts(job, b);
     }
+    drop_parts(job, b);
     b->is_named = true;
     b->epoch = r->epoch;
     b->node = r->node;
@@ -163,6 +212,17 @@ static void take_role(struct ps_server_step *st, struct ps_server_job *job,
     ps_str_copy(b->name, sizeof(b->name), ps_str_or_empty(r->name));
     /* Copies may have come before this: asks for them again. */
     send_copied(st, job, b);
+}
+
+/* Both stay in their lists of changed partitions. */
+static void swap_records(struct ps_part *a, struct ps_part *b)
+{
+    const struct ps_part_record before = a->record;
+
+    a->record.place = b->record.place;
+    memcpy(a->record.bufs, b->record.bufs, sizeof(before.bufs));
+    b->record.place = before.place;
+    memcpy(b->record.bufs, before.bufs, sizeof(before.bufs));
 }
 
 /* Makes the copy the partition of this server. False: it is a stray of one. */
@@ -199,6 +259,8 @@ static bool install(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_conflict_void(st, job, part, PS_E_AGAIN);
     }
     part = ps_store_find_or_add(&job->store, key, index);
+    /* Until the partition has a record of its own, that of the copy counts. */
+    swap_records(part, p->part);
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         buffers[i] = p->part->buffers[i];
         if (buffers[i].buf != NULL) {
@@ -225,7 +287,7 @@ static void take_over(struct ps_server_step *st, struct ps_server_job *job,
     }
     ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
                        "job %s: took over %u partitions of server %s",
-                       job->name, count, b->name);
+                       job->name, count, b->name[0] != '\0' ? b->name : "?");
     backup_free(job, b);
 }
 
@@ -636,10 +698,9 @@ static struct ps_server_backup_part *obtain_part(const struct role *r,
     }
     p = ps_map_get(job->copies.backup_parts, id);
     if (p == NULL) {
-        p = ps_calloc(1, sizeof(*p));
-        p->of = r->backup;
-        p->part = ps_store_find_or_add(&job->copies.store, m->key, m->index);
-        ps_map_put(job->copies.backup_parts, id, p);
+        p = add_part(
+            job, r->backup,
+            ps_store_find_or_add(&job->copies.store, m->key, m->index));
     }
     return p->of == r->backup ? p : NULL;
 }

@@ -7,6 +7,7 @@
  *     server.c        the machine's three calls, messages, figures
  *     admission.c     hello of agents, jobs from job_state to the end
  *     handover.c      begin and end of moves
+ *     kept.c          records in state memory, what a former process has left
  *     backup.c        copies of other servers' partitions, their takeover
  *     copy.c          copies to the backup of this server's place, and in moves
  *     restore.c       init, restore, states saved and loaded
@@ -21,7 +22,6 @@
  *     kind_dense.c    dense contributions, plain or encoded
  *     move.c          roles in moves, what they allow agents
  *
- *     kept.c          records in state memory, what a former process has left
  *     reply.c         value, commit, refuse
  *     credit.c        credit, pacing, slots that block their job
  *     copies.c        changes that a target lacks, replies that wait for it

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/server/backup.h"
 #include "core/server/inner.h"
 #include "core/server/memory.h"
 
@@ -17,14 +18,10 @@
 void ps_server_kept_init(struct ps_server *s)
 {
     ps_list_init(&s->kept.changed);
+    ps_list_init(&s->kept.changed_copies);
 }
 
 /* ------------------------------------------------------------------ records */
-
-static struct ps_server_job *job_of(const struct ps_part *part)
-{
-    return PS_CONTAINER(part->store, struct ps_server_job, store);
-}
 
 /* Finds where the buffer lies in state memory; one of elsewhere is copied
  * there. The caller gets a reference. PS_E_NOMEM. */
@@ -72,6 +69,7 @@ static int write_record(struct ps_server_job *job, struct ps_part *part)
     struct ps_record rec = {.gen = job->gen,
                             .key = part->key,
                             .index = part->index,
+                            .place = ps_server_backup_place_of(job, part),
                             .image = part->image};
     struct ps_buf *bufs[PS_RECORD_RANGES] = {NULL};
     int rc = 0;
@@ -119,34 +117,46 @@ static void drop_record(struct ps_server_job *job, struct ps_part *part)
     ps_part_release_record(part);
 }
 
+static void keep_part(struct ps_server_step *st, struct ps_server_job *job,
+                      struct ps_part *part)
+{
+    struct ps_str why = PS_STR_ROOM(120);
+
+    if (ps_part_is_rows(part)) { /* Written in place (rule E2). */
+        drop_record(job, part);
+        ps_str_addf(&why, "key %u has rows, which state memory does not keep",
+                    part->key);
+        note_not_kept(st, job, PS_LOG_NOTICE, why.data);
+        return;
+    }
+    if (part->image.version == 0 && !ps_part_has_value(part)) {
+        return; /* There is nothing to keep. */
+    }
+    int rc = write_record(job, part);
+
+    if (rc != 0) {
+        drop_record(job, part);
+        ps_str_addf(&why, "state memory has no room for key %u (%s)", part->key,
+                    ps_strerror(rc));
+        note_not_kept(st, job, PS_LOG_WARNING, why.data);
+    }
+}
+
 void ps_server_kept_write(struct ps_server_step *st)
 {
+    struct ps_server_kept *k = &st->s->kept;
     struct ps_part *part;
 
+    while ((part = PS_LIST_POP(struct ps_part, record.changed, &k->changed)) !=
+           NULL) {
+        keep_part(st, PS_CONTAINER(part->store, struct ps_server_job, store),
+                  part);
+    }
     while ((part = PS_LIST_POP(struct ps_part, record.changed,
-                               &st->s->kept.changed)) != NULL) {
-        struct ps_server_job *job = job_of(part);
-        struct ps_str why = PS_STR_ROOM(120);
-
-        if (ps_part_is_rows(part)) { /* Written in place (rule E2). */
-            drop_record(job, part);
-            ps_str_addf(&why,
-                        "key %u has rows, which state memory does not keep",
-                        part->key);
-            note_not_kept(st, job, PS_LOG_NOTICE, why.data);
-            continue;
-        }
-        if (part->image.version == 0 && !ps_part_has_value(part)) {
-            continue; /* There is nothing to keep. */
-        }
-        int rc = write_record(job, part);
-
-        if (rc != 0) {
-            drop_record(job, part);
-            ps_str_addf(&why, "state memory has no room for key %u (%s)",
-                        part->key, ps_strerror(rc));
-            note_not_kept(st, job, PS_LOG_WARNING, why.data);
-        }
+                               &k->changed_copies)) != NULL) {
+        keep_part(st,
+                  PS_CONTAINER(part->store, struct ps_server_job, copies.store),
+                  part);
     }
 }
 
@@ -169,8 +179,10 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
     struct ps_image m = {.records = &rec->image};
     struct ps_buf *clock_buf = NULL;
 
+    struct ps_store *store = rec->place == 0 ? &job->store : &job->copies.store;
+
     if ((rec->slots != 0 && rec->slots != job->slot_count) ||
-        ps_store_find(&job->store, rec->key, rec->index) != NULL) {
+        ps_store_find(store, rec->key, rec->index) != NULL) {
         return false;
     }
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
@@ -186,10 +198,9 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
         m.clocks = (const void *)clock_buf->data;
         m.clocks_count = rec->slots;
     }
-    struct ps_part *part = ps_store_find_or_add(&job->store, rec->key,
-                                                rec->index);
+    struct ps_part *part = ps_store_find_or_add(store, rec->key, rec->index);
 
-    ps_store_install(&job->store, part, &m, buffers);
+    ps_store_install(store, part, &m, buffers);
     part->record.place = *place;
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         part->record.bufs[i] = part->buffers[i].buf != NULL
@@ -197,7 +208,12 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
                                    : NULL;
     }
     part->record.bufs[PS_RECORD_CLOCKS] = clock_buf;
-    job->newest_version = ps_max_u64(job->newest_version, rec->image.version);
+    if (rec->place != 0) {
+        ps_server_backup_adopt(job, part, rec->place);
+    } else {
+        job->newest_version = ps_max_u64(job->newest_version,
+                                         rec->image.version);
+    }
     return true;
 }
 
@@ -215,6 +231,8 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
     }
     job->store.records = r;
     job->store.changed = &s->kept.changed;
+    job->copies.store.records = r;
+    job->copies.store.changed = &s->kept.changed_copies;
     while ((rec = ps_records_take(r, job->gen, &place)) != NULL) {
         if (rec->key == PS_RECORD_JOB && rec->image.version == place_number &&
             job->kept.record.number == 0) {
@@ -264,6 +282,10 @@ void ps_server_kept_drop(struct ps_server *s, uint64_t gen)
     }
     ps_records_remove(r, &job->kept.record);
     PS_MAP_EACH(struct ps_part, part, job->store.parts)
+    {
+        ps_records_remove(r, &part->record.place);
+    }
+    PS_MAP_EACH(struct ps_part, part, job->copies.store.parts)
     {
         ps_records_remove(r, &part->record.place);
     }

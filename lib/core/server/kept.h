@@ -5,15 +5,17 @@
 
 #include "core/server/job.h"
 
-/* Partitions whose records are not current. */
+/* Partitions whose records are not current: struct ps_part. */
 struct ps_server_kept {
-    struct ps_list changed; /* struct ps_part */
+    struct ps_list changed;
+    struct ps_list changed_copies; /* Of other servers' partitions. */
 };
 
 void ps_server_kept_init(struct ps_server *s);
 /* Makes the job that has just been taken keep records. True: a former process
- * had this place of it, and the job has the partitions of that one now. Those of
- * another place are dropped: its backup has taken them over. */
+ * had this place of it, and the job has the partitions of that one now, and its
+ * copies of others. Those of another place are dropped: its backup has taken them
+ * over. */
 bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
                           uint32_t place_number);
 /* Makes the records of all changed partitions current, before anybody hears of
