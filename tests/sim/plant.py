@@ -1137,6 +1137,16 @@ BY_TESTS = {
         "unit/test_sched_identity.c",
     "sched/move: says that a move of before was given up":
         "unit/test_sched_identity.c",
+    "server/copy: reports a move during a step with norms":
+        "unit/test_server_move.c",
+    "server/merge: begins a step with norms when a move may end":
+        "unit/test_server_move.c",
+    "server/handover: answers rounds that the new owner may lack":
+        "unit/test_server_move.c",
+    "server/backup: confirms a copy before its own backup has it":
+        "unit/test_server_move.c",
+    "server/backup: loses a partition that was moving when it takes over":
+        "unit/test_server_move.c",
     "server/move: requests no state of a partition that returns":
         "unit/test_server_move.c",
     "server/restore: accepts a restore before the end of the move":
