@@ -120,7 +120,14 @@ static const char *copies_shown(struct job *j, struct peer *ctl)
     deliver_unsequenced(j->w, ctl,
                         (struct ps_msg){.code = PS_MSG_QUERY,
                                         .query = {.what = PS_QUERY_JOBS}});
-    return last_msg(ctl, PS_MSG_JOB_ROW)->job_row.copies;
+    for (uint32_t i = ctl->count; i > 0; i--) {
+        const struct ps_msg *msg = ctl->inbox[i - 1].msg;
+
+        if (msg->code == PS_MSG_JOB_ROW && msg->job_row.gen == j->gen) {
+            return msg->job_row.copies;
+        }
+    }
+    return NULL;
 }
 
 static void deliver_percent(struct job *j, struct peer *server, uint8_t percent)
@@ -300,6 +307,7 @@ static void a_server_that_was_silent_becomes_a_backup(void **state)
 static void a_server_with_free_memory_again_becomes_a_backup(void **state)
 {
     struct job j = start_copied_job();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "psctl");
     struct peer *s2 = peer_new(j.w, PS_ROLE_SERVER, "s2");
     struct ps_msg other = make_job_open(11, 1, 1, -1);
     uint64_t gen;
@@ -318,6 +326,11 @@ static void a_server_with_free_memory_again_becomes_a_backup(void **state)
     assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error, 0);
     end_server(&j, j.s[1]);
     assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, 0);
+    /* Nor is it a server of the job. */
+    assert_int_equal(last_job_state(s2)->gen, gen);
+    assert_int_equal(last_job_state(j.s[0])->places_count, 1);
+    assert_string_equal(copies_shown(&j, ctl),
+                        "alone 1 of 1, no memory for copies");
     deliver_worker_gone(j.w, j.a[0], gen, 11, true);
     assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, s2->node);
     end(&j);

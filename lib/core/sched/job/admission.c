@@ -194,17 +194,23 @@ static void add_removed_server(struct ps_sched_job *j,
         .node = m->node, .incarnation = m->incarnation};
 }
 
+void ps_sched_job_drop_server(struct ps_sched *s, struct ps_sched_job *j,
+                              struct ps_sched_job_server *on)
+{
+    subtract_server_load(s, on);
+    memmove(on, on + 1,
+            (size_t)(&j->servers.list[j->servers.count] - (on + 1)) *
+                sizeof(*on));
+    j->servers.count--;
+}
+
 void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
                                 struct ps_sched_job_server *on,
                                 const struct ps_member *server)
 {
     ps_sched_store_job(s, j);
     add_removed_server(j, server);
-    subtract_server_load(s, on);
-    memmove(on, on + 1,
-            (size_t)(&j->servers.list[j->servers.count] - (on + 1)) *
-                sizeof(*on));
-    j->servers.count--;
+    ps_sched_job_drop_server(s, j, on);
     /* A job that has ended loses backups here; the file names none that is
      * forgotten. */
     for (uint32_t i = 0; i < j->servers.count; i++) {

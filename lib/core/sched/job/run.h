@@ -123,6 +123,9 @@ bool ps_sched_job_may_use_server(const struct ps_sched_job *j,
 /* Makes `m` a server of the job; the caller publishes the job. */
 void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
                              const struct ps_member *m);
+/* Takes that back, if nobody has heard of it. */
+void ps_sched_job_drop_server(struct ps_sched *s, struct ps_sched_job *j,
+                              struct ps_sched_job_server *on);
 /* Gives the place to the present process of its server, in this epoch. */
 void ps_sched_job_take_place(const struct ps_sched *s,
                              struct ps_sched_job_server *on,

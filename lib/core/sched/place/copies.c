@@ -142,6 +142,18 @@ static struct ps_member *choose_backup(const struct ps_sched *s,
     return best;
 }
 
+/* The first time only: the try is repeated at each change of the cluster. */
+static void note_no_room(struct ps_sched_step *st, struct ps_sched_job *j,
+                         struct ps_sched_job_server *on, const char *why)
+{
+    if (!on->lacks_room) {
+        on->lacks_room = true;
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                           "job %s: server %s has no backup: its copy%s",
+                           j->name, on->name, why);
+    }
+}
+
 /* Names a backup for the place. False: no server fits. */
 static bool name_backup(struct ps_sched_step *st, struct ps_sched_job *j,
                         uint32_t node)
@@ -155,15 +167,23 @@ static bool name_backup(struct ps_sched_step *st, struct ps_sched_job *j,
     if (m == NULL) {
         return false;
     }
-    if (ps_sched_job_server_of(j, m->node) == NULL) {
+    const bool joins = ps_sched_job_server_of(j, m->node) == NULL;
+
+    if (joins) {
         ps_sched_job_add_server(st->s, j, m);
         on = ps_sched_job_server_of(j, node); /* The list has moved. */
     }
     on->backup = m->node;
     if (ps_sched_admission_recount(st, j, &why) != 0) {
         on->backup = 0;
+        note_no_room(st, j, on, why.data);
+        if (joins) {
+            ps_sched_job_drop_server(st->s, j,
+                                     ps_sched_job_server_of(j, m->node));
+        }
         return false;
     }
+    on->lacks_room = false;
     change_place(st, on, m);
     note_change(st, j, "backup named", add_pair(&pair, on->name, m->name));
     ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "backup named", false,
@@ -262,6 +282,7 @@ void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out)
     uint32_t alone = 0;
     uint32_t count = 0;
     uint32_t percent = 0;
+    bool lacks_room = false;
 
     if (!ps_sched_job_has_copies(j)) {
         return;
@@ -270,11 +291,13 @@ void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out)
         const struct ps_sched_job_server *on = &j->servers.list[i];
 
         alone += on->backup == 0;
+        lacks_room |= on->backup == 0 && on->lacks_room;
         count++;
         percent += on->is_filled ? 100u : on->filled_percent;
     }
     if (alone > 0) {
-        ps_str_addf(out, "alone %u of %u", alone, count);
+        ps_str_addf(out, "alone %u of %u%s", alone, count,
+                    lacks_room ? ", no memory for copies" : "");
     } else if (percent < 100 * count) {
         ps_str_addf(out, "filling %u %%", percent / count);
     } else {
