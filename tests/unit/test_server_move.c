@@ -567,6 +567,35 @@ static void partitions_without_rounds_do_not_move(void **state)
     world_free(w);
 }
 
+/* Rule M8: it has not heard of all agents what they know. */
+static void a_partition_that_has_just_come_back_does_not_move(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    struct agent *a = from->agents;
+    const float five = 5;
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    fill(from, to, 1);
+    sched_move_end(from, 1, KEY, false, 5);
+    restore_at(&a[0], 6, 1, &five);
+    sched_move(from, 2, KEY, NULL);
+    assert_int_equal(from->last_moved.error, PS_E_AGAIN);
+    assert_int_equal(from->last_moved.move, 2);
+    sched_move_end(from, 2, KEY, true, 6);
+    agent_push_f32(&a[1], KEY, 2, 10);
+    assert_int_equal(a[1].seen[KEY].error, PS_E_STALE);
+    a[1].seen[KEY].error = 0;
+    restore_at(&a[1], 6, 1, &five);
+    agent_push_f32(&a[1], KEY, 2, 10);
+    assert_int_equal(a[1].seen[KEY].error, 0);
+    sched_move(from, 3, KEY, NULL);
+    assert_int_equal(from->last_moved.move, 2); /* It has begun. */
+    world_free(from);
+    world_free(to);
+}
+
 /* Each closes the connection of the other server, and leaves nothing. */
 static void malformed_copies_are_refused(void **state)
 {
@@ -911,6 +940,7 @@ int main(void)
         cmocka_unit_test(a_move_of_another_process_does_not_begin),
         cmocka_unit_test(moves_end_with_their_job),
         cmocka_unit_test(partitions_without_rounds_do_not_move),
+        cmocka_unit_test(a_partition_that_has_just_come_back_does_not_move),
         cmocka_unit_test(malformed_copies_are_refused),
         cmocka_unit_test(copies_of_other_moves_do_not_count),
         cmocka_unit_test(a_server_without_a_move_is_rejected),

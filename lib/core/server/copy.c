@@ -103,20 +103,36 @@ static void target_end(struct ps_server_step *st, struct ps_server_target *t)
     ps_server_target_free(t);
 }
 
-/* Tells the scheduler how far a move is: for a code, why it cannot begin. */
-static void report_move(struct ps_server_step *st,
-                        const struct ps_server_move *mv, int rc,
-                        const char *text)
+static void send_moved(struct ps_server_step *st,
+                       const struct ps_server_move *mv, uint64_t move, int rc,
+                       const char *text)
 {
     ps_server_uplink_send_msg(
         st, &(struct ps_msg){.code = PS_MSG_MOVED,
-                             .moved = {.move = mv->id,
+                             .moved = {.move = move,
                                        .gen = mv->job->gen,
                                        .key = mv->key,
                                        .index = mv->index,
                                        .is_filled = mv->is_reported && rc == 0,
                                        .error = rc,
                                        .text = text}});
+}
+
+/* Tells the scheduler how far a move is: for a code, why it cannot begin. */
+static void report_move(struct ps_server_step *st,
+                        const struct ps_server_move *mv, int rc,
+                        const char *text)
+{
+    send_moved(st, mv, mv->id, rc, text);
+}
+
+void ps_server_copies_refuse_move(struct ps_server_step *st,
+                                  const struct ps_server_move *mv,
+                                  uint64_t move)
+{
+    send_moved(st, mv, move, PS_E_AGAIN,
+               "it has come back after a loss, and not all agents have said "
+               "what they know of it; try again");
 }
 
 /* The move of the one partition that the target gets. */

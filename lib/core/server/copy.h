@@ -13,6 +13,11 @@ struct ps_server_peer;
 void ps_server_copies_begin(struct ps_server_step *st,
                             struct ps_server_job *job, uint32_t epoch,
                             uint32_t node, uint64_t instance);
+/* Tells the scheduler that the partition, whose last move is `mv`, cannot be
+ * moved yet. */
+void ps_server_copies_refuse_move(struct ps_server_step *st,
+                                  const struct ps_server_move *mv,
+                                  uint64_t move);
 /* Begins to send a partition to the server that it moves to; and ends the move, the
  * partition being this server's: replies that waited leave. */
 void ps_server_copies_begin_move(struct ps_server_step *st,

@@ -124,6 +124,10 @@ void ps_server_on_move(struct ps_server_step *st, const struct ps_msg_move *m)
         return; /* Of a job that has ended, or of another process. */
     }
     mv = ps_server_move_find(job, m->key, m->index);
+    if (mv != NULL && mv->id < m->move && mv->role == MOVE_BACK && is_source) {
+        ps_server_copies_refuse_move(st, mv, m->move);
+        return;
+    }
     if (mv != NULL && mv->id < m->move) {
         end_move(st, job, mv, is_source, m->epoch);
     }
