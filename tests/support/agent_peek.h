@@ -15,8 +15,8 @@ agent_peek_part(const struct ps_agent *a, uint64_t gen, uint32_t key,
     return k != NULL && index < k->part_count ? &k->parts[index] : NULL;
 }
 
-/* Name of the server that owns the partition; NULL: none does, or `p` is
- * NULL. */
+/* Name of the server that owns the partition; NULL: none does, the agent does not
+ * know its name yet, or `p` is NULL. */
 static inline const char *agent_peek_owner(const struct ps_agent *a,
                                            const struct ps_agent_part *p)
 {
@@ -24,7 +24,7 @@ static inline const char *agent_peek_owner(const struct ps_agent *a,
                                                              p->owner_node)
                                                 : NULL;
 
-    return s != NULL ? s->name : NULL;
+    return s != NULL && s->name[0] != '\0' ? s->name : NULL;
 }
 
 /* Slot of the agent in the job; UINT32_MAX: it knows none. */
