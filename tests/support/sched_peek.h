@@ -44,6 +44,14 @@ static inline bool sched_peek_has_two_copies(const struct ps_sched *s)
     return true;
 }
 
+/* True if the job has failed or ended, or is not known. */
+static inline bool sched_peek_is_over(const struct ps_sched *s, uint64_t gen)
+{
+    const struct ps_sched_job *j = ps_map_get(s->jobs, gen);
+
+    return j == NULL || !ps_sched_job_is_open(j);
+}
+
 /* Marks all that the scheduler has as changed, so that its next step writes all
  * of its file. */
 static inline void sched_peek_mark_all(struct ps_sched *s)

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "support/op_done.h"
+#include "support/sched_peek.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -558,26 +559,48 @@ static void report_stuck(struct world *w)
     world_fail(w, "no progress%s", text);
 }
 
+/* True if a fault has ended the job, as the scheduler, or its file, says. */
+static bool has_lost_job(const struct world *w, uint32_t job)
+{
+    return w->opt.faults.until != 0 && !w->opt.faults.sched_crash &&
+           w->node[0].alive && w->job[job].gen != 0 &&
+           sched_peek_is_over(w->node[0].sched, w->job[job].gen);
+}
+
 /* Ends workers that restart after their job has failed: each would start
  * another job and wait for the others in vain. */
-static void end_latecomers(struct world *w)
+static void end_latecomers(struct world *w, uint32_t job)
 {
     bool failed = false;
+    bool all_late = has_lost_job(w, job);
 
     for (uint32_t i = 0; i < world_worker_count(w); i++) {
         const struct wworker *k = &w->worker[i];
 
+        if (k->job != job) {
+            continue;
+        }
         failed |= k->stage == WS_DONE &&
                   (k->error != 0 || w->opt.faults.sched_crash ||
                    w->opt.faults.sched_deaths > 0);
+        all_late &= k->stage <= WS_HELLO;
         if (k->stage != WS_DONE && k->stage > WS_HELLO) {
             return;
         }
     }
-    for (uint32_t i = 0; failed && i < world_worker_count(w); i++) {
-        if (w->worker[i].stage != WS_DONE) {
-            worker_kill(w, &w->worker[i]);
-            w->worker[i].stage = WS_DONE;
+    for (uint32_t i = 0; (failed || all_late) && i < world_worker_count(w);
+         i++) {
+        struct wworker *k = &w->worker[i];
+
+        if (k->job != job || k->stage == WS_DONE) {
+            continue;
+        }
+        worker_kill(w, k);
+        k->stage = WS_DONE;
+        if (all_late) {
+            k->error = PS_E_JOBFAILED;
+            ps_str_copy(k->text, sizeof(k->text),
+                        "its job failed before it was started again");
         }
     }
 }
@@ -589,7 +612,9 @@ bool world_run_workers(struct world *w, ps_time limit)
             world_heal(w);
         }
         if (w->steps % 64 == 0) {
-            end_latecomers(w);
+            for (uint32_t j = 0; j < world_job_count(w); j++) {
+                end_latecomers(w, j);
+            }
         }
         if (!run_next_event(w, limit)) {
             report_stuck(w);
@@ -603,6 +628,9 @@ bool world_run_again(struct world *w, ps_time limit)
 {
     w->opt.faults = (struct world_faults){0};
     w->next_job = true;
+    for (uint32_t j = 0; j < world_job_count(w); j++) {
+        w->job[j].gen = 0;
+    }
     world_heal(w);
     for (uint32_t i = 0; i < w->node_count; i++) {
         if (!w->node[i].alive) {

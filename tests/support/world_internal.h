@@ -261,6 +261,7 @@ struct wworker {
 
 /* Values and models of one of the jobs, for the checkers. */
 struct wjob {
+    uint64_t gen; /* Of the job that the last worker was welcomed to. */
     uint64_t result;
     /* By round: hash of the value that all workers must receive. */
     uint64_t seen_hash[WORLD_KEYS_MAX][256];

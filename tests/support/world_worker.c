@@ -1265,6 +1265,7 @@ void worker_message(struct world *w, struct wworker *k,
             return;
         }
         k->gen = msg->l_welcome.gen;
+        w->job[k->job].gen = k->gen;
         if (k->agent_lost) {
             reattach(w, k);
             return;
