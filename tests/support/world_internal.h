@@ -179,6 +179,7 @@ enum wstage {
     WS_HELLO,
     WS_COMPRESSION,
     WS_KEYS,
+    WS_RECOVER,
     WS_REJOIN,
     WS_OPTIMIZER,
     WS_CHANGE,

@@ -645,12 +645,30 @@ static uint64_t first_round(const struct world *w, const struct wworker *k)
     return r;
 }
 
+/* Asks for the round of the first key to which the former process contributed.
+ * If the attempt at it is void, no round of the others may end before this
+ * worker contributes again. */
+static void begin_recover(struct world *w, struct wworker *k)
+{
+    k->stage = WS_RECOVER;
+    k->round = first_round(w, k);
+    if (w->opt.contradict && k->key[0].round > 0) {
+        send_op(w, k, 0, PS_OP_PULL, k->key[0].round);
+    }
+}
+
+/* True if the worker waits for its round of the key when it has contributed to
+ * the others, because a key may be behind. */
+static bool is_ahead(const struct world *w, const struct wworker *k, uint32_t i)
+{
+    return w->opt.contradict && !is_async_job(w) && k->key[i].round > k->round;
+}
+
 static void begin_rejoin(struct world *w, struct wworker *k)
 {
     k->stage = WS_REJOIN;
-    k->round = first_round(w, k);
-    for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        if (k->key[i].round > 0) {
+    for (uint32_t i = w->opt.contradict ? 1 : 0; i < w->opt.key_count; i++) {
+        if (k->key[i].round > 0 && !is_ahead(w, k, i)) {
             send_op(w, k, i, PS_OP_PULL, k->key[i].round);
         }
     }
@@ -872,6 +890,12 @@ static void begin_round(struct world *w, struct wworker *k)
     uint32_t start = (uint32_t)ps_rng_below(&w->rng, w->opt.key_count);
 
     k->stage = WS_ROUND;
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        if (k->alive && is_ahead(w, k, i)) {
+            k->key[i].is_pulling = true;
+            send_op(w, k, i, PS_OP_PULL, k->key[i].round);
+        }
+    }
     k->round++;
     for (uint32_t n = 0; n < w->opt.key_count; n++) {
         uint32_t i = (start + n) % w->opt.key_count;
@@ -988,6 +1012,9 @@ static void advance_stage(struct world *w, struct wworker *k)
             open_keys(w, k);
             break;
         case WS_KEYS:
+            begin_recover(w, k);
+            break;
+        case WS_RECOVER:
             begin_rejoin(w, k);
             break;
         case WS_REJOIN:
@@ -1130,7 +1157,7 @@ static bool do_again(struct world *w, struct wworker *k,
         return false;
     }
     /* The attempt is void to which the former process had contributed. */
-    const bool is_void = m->error == PS_E_INVAL && k->stage == WS_REJOIN &&
+    const bool is_void = m->error == PS_E_INVAL && k->stage == WS_RECOVER &&
                          !is_async_job(w);
 
     if (m->error != PS_E_MISMATCH && !is_void) {
