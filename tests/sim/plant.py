@@ -1046,6 +1046,8 @@ BY_TESTS = {
         "unit/test_server_kept.c",
     "server/backup: drops the record of a copy before there is another":
         "unit/test_server_kept.c",
+    "server/backup: ends the records of copies with their process":
+        "unit/test_server_kept.c",
     "server/copies: goes on alone when the link to the backup is lost":
         "unit/test_server_copies.c",
     "sched/lifecycle: takes a process that has lost its memory":

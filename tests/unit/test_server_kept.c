@@ -715,9 +715,8 @@ static void the_same_process_keeps_its_partitions_in_a_newer_place(void **state)
     memory_free(m);
 }
 
-/* Backs up key 1 of another server, agents[1], up to version 3 with a copy for each
- * of two versions, and takes it over. */
-static void back_up_and_take_over(struct world *w)
+/* Backs up key 1 of another server, agents[1], up to version 5. */
+static void back_up(struct world *w)
 {
     const struct ps_rec_place place = {.epoch = 5,
                                        .node = NODE(1),
@@ -766,6 +765,10 @@ static void back_up_and_take_over(struct world *w)
         world_run(w, PS_MILLIS(1));
         assert_int_equal(w->agents[1].copied_number, number);
     }
+}
+
+static void take_over(struct world *w)
+{
     sched_send_job_state(w, &(struct job_options){.version = 3,
                                                   .phase = PS_JOB_PHASE_RUNNING,
                                                   .replicas = 2});
@@ -788,7 +791,8 @@ static void copies_outlive_their_backup(void **state)
         m->take_at = at;
         m->world = w = world_new(
             &(struct world_options){.slots = 1, .records = memory_open(m)});
-        back_up_and_take_over(w);
+        back_up(w);
+        take_over(w);
         stores = m->stores;
         world_free(w);
         memcpy(m->bytes, m->then, MEMORY_BYTES);
@@ -810,6 +814,24 @@ static void copies_outlive_their_backup(void **state)
         memory_free(m);
     }
     assert_true(was_copied);
+}
+
+static void copies_stay_when_their_process_ends(void **state)
+{
+    struct memory *m = memory_new();
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .records = memory_open(m)});
+
+    (void)state;
+    back_up(w);
+    world_free(w);
+    w = world_new(
+        &(struct world_options){.slots = 1, .records = memory_open(m)});
+    assert_non_null(part_of(w, 1));
+    assert_int_equal(part_of(w, 1)->image.version, 5);
+    sched_end(w);
+    world_free(w);
+    memory_free(m);
 }
 
 /* A partition has moved away before its server died, and an agent does not know
@@ -913,6 +935,7 @@ int main(void)
         cmocka_unit_test(
             the_same_process_keeps_its_partitions_in_a_newer_place),
         cmocka_unit_test(copies_outlive_their_backup),
+        cmocka_unit_test(copies_stay_when_their_process_ends),
         cmocka_unit_test(a_partition_that_is_not_in_the_memory_may_have_moved),
         cmocka_unit_test(norms_of_the_last_step_are_kept),
         cmocka_unit_test(
