@@ -26,6 +26,15 @@ PLANTS = {
          "if (c != NULL && c->defers && c->confirmed < c->changed) {",
          "        if (c != NULL && c->changed == 0) {"),
     ],
+    "server/server: is silent about a backup that it cannot reach": [
+        ("lib/core/server/server.c",
+         "if (ps_server_peer_tick(st)) {",
+         "    if (ps_server_peer_tick(st) && st->now == 0) {"),
+    ],
+    "sched/copies: counts on a backup that its owner cannot reach": [
+        ("lib/core/sched/place/copies.c",
+         "if (m->is_unreachable) {", "    if (m->is_unreachable && m->gen == 0) {"),
+    ],
     "server/kept: keeps no copies": [
         ("lib/core/server/kept.c",
          "job->copies.store.changed = &s->kept.changed_copies;", ""),
@@ -1042,6 +1051,10 @@ static void pending_free(struct ps_sched_norm *n)
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "server/server: is silent about a backup that it cannot reach":
+        "sim/test_return.c",
+    "sched/copies: counts on a backup that its owner cannot reach":
+        "sim/test_return.c",
     "server/kept: keeps no copies":
         "unit/test_server_kept.c",
     "server/backup: drops the record of a copy before there is another":

@@ -237,9 +237,50 @@ static void a_server_of_sums_without_its_memory_is_replaced(void **state)
     }
 }
 
+static uint32_t count_in_story(const struct world *w, const char *text)
+{
+    const char *at = world_story(w);
+    uint32_t count = 0;
+
+    while ((at = strstr(at, text)) != NULL) {
+        at++;
+        count++;
+    }
+    return count;
+}
+
+/* Two servers, each the backup of the other, lose their link and nothing else: the
+ * job goes on meanwhile, and has two copies again afterwards (rule O18). */
+static void backups_that_cannot_be_reached_stop_no_job(void **state)
+{
+    const uint64_t result = run_alone(true);
+    struct world_options o = shape(true);
+    struct world *w;
+    uint32_t filled;
+
+    (void)state;
+    o.replicas = 2;
+    w = world_new(&o);
+    world_hold_worker(w, WORKERS - 1, 3);
+    pass(w, PS_SECONDS(1));
+    assert_int_equal(world_held_count(w), 1);
+    expect_story(w, "backup filled: server server1, server0");
+    world_cut(w, "server0", "server1", PS_SECONDS(30));
+    world_release_worker(w, WORKERS - 1);
+    world_hold_worker(w, WORKERS - 1, 5);
+    pass(w, PS_SECONDS(15));
+    assert_int_equal(world_held_count(w), 1);
+    expect_story(w, "server server0, server1: the first has not reached");
+    filled = count_in_story(w, "backup filled: ");
+    pass(w, PS_SECONDS(20));
+    assert_int_equal(count_in_story(w, "backup filled: "), filled + 2);
+    assert_int_equal(end_well(w), result);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(backups_that_cannot_be_reached_stop_no_job),
         cmocka_unit_test(a_server_that_was_cut_off_goes_on),
         cmocka_unit_test(a_server_that_was_stopped_goes_on),
         cmocka_unit_test(a_server_dies_while_it_is_cut_off),

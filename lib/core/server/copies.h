@@ -16,6 +16,7 @@ struct ps_server_target {
     struct ps_map *parts; /* struct ps_server_copy, by partition. */
     uint32_t unfilled;    /* Of them, those that are not filled yet. */
     bool is_filled;       /* All do: the target counts. */
+    bool is_unreachable;  /* The scheduler has heard of it. */
     uint8_t percent;      /* That the scheduler has heard of. */
 };
 

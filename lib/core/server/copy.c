@@ -159,7 +159,30 @@ static void report_target(struct ps_server_step *st,
                     .code = PS_MSG_FILLED,
                     .filled = {.gen = t->job->gen,
                                .epoch = t->job->copies.epoch,
-                               .percent = t->is_filled ? 100 : t->percent}});
+                               .percent = t->is_filled ? 100 : t->percent,
+                               .is_unreachable = t->is_unreachable}});
+    }
+}
+
+void ps_server_copies_report_unreachable(struct ps_server_step *st)
+{
+    PS_MAP_EACH(const struct ps_server_job, job, st->s->jobs.by_gen)
+    {
+        PS_LIST_EACH_OF(struct ps_server_target, t, node, &job->copies.targets)
+        {
+            if (t->is_unreachable ||
+                !ps_server_peer_is_away(t->peer, st->now)) {
+                continue;
+            }
+            if (t->move == 0 && t->is_filled) {
+                t->is_unreachable = true;
+                report_target(st, t);
+            } else if (t->move != 0 && !t->is_filled) {
+                t->is_unreachable = true;
+                report_move(st, move_of(t), PS_E_UNREACH,
+                            "its new server could not be reached for 5 s");
+            }
+        }
     }
 }
 

@@ -13,6 +13,9 @@ struct ps_server_peer;
 void ps_server_copies_begin(struct ps_server_step *st,
                             struct ps_server_job *job, uint32_t epoch,
                             uint32_t node, uint64_t instance);
+/* Tells the scheduler of targets that have been away for long: of backups for which
+ * replies wait (rule O18), and of moves that have not come to their end. */
+void ps_server_copies_report_unreachable(struct ps_server_step *st);
 /* Tells the scheduler that the partition, whose last move is `mv`, cannot be
  * moved yet. */
 void ps_server_copies_refuse_move(struct ps_server_step *st,

@@ -15,6 +15,7 @@
 /* A backup that owes confirmations and is silent gets a ping: at least its host
  * acknowledges it, and a missing acknowledgement shows a broken connection. */
 #define PING_INTERVAL PS_MILLIS(500)
+#define AWAY_TIME     PS_SECONDS(5)
 
 void ps_server_peer_init(struct ps_server *s)
 {
@@ -109,6 +110,7 @@ struct ps_server_peer *ps_server_peer_obtain(struct ps_server_step *st,
                                         .link = link},
             &s->rng, st->now);
         p->dialer.enabled = true;
+        p->away_since = st->now;
         ps_map_put(s->peers.by_number, p->number, p);
         set_address(st, p);
     }
@@ -288,11 +290,34 @@ static ps_time ping_due_at(const struct ps_server_peer *p)
                             ps_time_add(p->dialer.last_recv_at, PING_INTERVAL));
 }
 
-void ps_server_peer_tick(struct ps_server_step *st)
+/* When the peer will have been away for long; PS_TIME_NEVER: it has been, or is
+ * not. */
+static ps_time away_due_at(const struct ps_server_peer *p, ps_time now)
 {
+    return p->away_since == PS_TIME_NEVER || ps_server_peer_is_away(p, now)
+               ? PS_TIME_NEVER
+               : ps_time_add(p->away_since, AWAY_TIME);
+}
+
+bool ps_server_peer_is_away(const struct ps_server_peer *p, ps_time now)
+{
+    return p->away_since != PS_TIME_NEVER &&
+           now >= ps_time_add(p->away_since, AWAY_TIME);
+}
+
+bool ps_server_peer_tick(struct ps_server_step *st)
+{
+    bool any_away = false;
+
     PS_MAP_EACH(struct ps_server_peer, p, st->s->peers.by_number)
     {
         ps_dialer_tick(&p->dialer, st->now, st->fx);
+        if (p->dialer.conn != 0) {
+            p->away_since = PS_TIME_NEVER;
+        } else if (p->away_since == PS_TIME_NEVER) {
+            p->away_since = st->now;
+        }
+        any_away |= ps_server_peer_is_away(p, st->now);
         if (ping_due_at(p) <= st->now) {
             p->next_ping_at = ps_time_add(st->now, PING_INTERVAL);
             ps_effects_send_msg(
@@ -302,6 +327,7 @@ void ps_server_peer_tick(struct ps_server_step *st)
                                  .ping = {.stamp = st->now}});
         }
     }
+    return any_away;
 }
 
 ps_time ps_server_peer_deadline(const struct ps_server *s)
@@ -312,6 +338,7 @@ ps_time ps_server_peer_deadline(const struct ps_server *s)
     {
         at = ps_time_min(at, ps_dialer_deadline(&p->dialer));
         at = ps_time_min(at, ping_due_at(p));
+        at = ps_time_min(at, away_due_at(p, s->now));
         if (!ps_list_empty(&p->filling) && p->fill_at > s->now) {
             at = ps_time_min(at, p->fill_at);
         }

@@ -16,6 +16,7 @@ struct ps_server_peer {
     uint64_t instance;
     char name[PS_NAME_MAX + 1];
     struct ps_dialer dialer;
+    ps_time away_since;     /* No connection; or PS_TIME_NEVER. */
     bool is_used;           /* By a place. */
     uint32_t kernel_class;  /* 0: not known yet. */
     uint64_t copying_bytes; /* Of copies that it has not confirmed. */
@@ -60,11 +61,14 @@ void ps_server_peer_on_open(struct ps_server_step *st,
                             const struct ps_event *ev);
 void ps_server_peer_on_dial_failed(struct ps_server_step *st,
                                    const struct ps_event *ev);
+/* True: there has been no connection for 5 s. */
+bool ps_server_peer_is_away(const struct ps_server_peer *p, ps_time now);
 /* True: `copied`, or the welcome of a new session, for the caller to handle. */
 bool ps_server_peer_on_msg(struct ps_server_step *st, struct ps_server_peer *p,
                            const struct ps_event *ev);
 void ps_server_peer_on_closed(struct ps_server_step *st,
                               struct ps_server_peer *p, ps_conn_id conn);
 void ps_server_peer_close_all(struct ps_server_step *st);
-void ps_server_peer_tick(struct ps_server_step *st);
+/* True if some peer is away. */
+bool ps_server_peer_tick(struct ps_server_step *st);
 ps_time ps_server_peer_deadline(const struct ps_server *s);

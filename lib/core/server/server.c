@@ -686,7 +686,9 @@ static void server_tick(struct ps_server_step *st)
     ps_uplink_tick(&s->uplink, &call);
     ps_server_hello_tick(st);
     ps_server_session_tick(st);
-    ps_server_peer_tick(st);
+    if (ps_server_peer_tick(st)) {
+        ps_server_copies_report_unreachable(st);
+    }
     if (st->now >= s->backup_flush_at) {
         ps_server_backup_flush(st);
     }

@@ -110,6 +110,7 @@ struct ps_sched_job_server {
     uint64_t bytes;         /* Bytes of the job's keys placed there. */
     uint32_t number;        /* Of the place, not used again. */
     uint32_t backup;        /* 0: none; see place/copies.c. */
+    uint32_t avoided;       /* Node that the owner could not reach. */
     uint64_t backup_instance;
     bool is_filled;         /* The backup has all partitions, and counts. */
     bool lacks_room;        /* No server has memory for its backup. */

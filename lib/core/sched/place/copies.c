@@ -121,8 +121,9 @@ static struct ps_member *choose_backup(const struct ps_sched *s,
         const struct ps_sched_job_server *own = ps_sched_job_server_of(j,
                                                                        m->node);
         const bool is_own = own != NULL;
-        const uint64_t cost[3] = {is_same_host(m, owner) * 2u + !is_own, bytes,
-                                  strcmp(m->name, owner->name) < 0};
+        const uint64_t cost[3] = {(m->node == on->avoided) * 4u +
+                                      is_same_host(m, owner) * 2u + !is_own,
+                                  bytes, strcmp(m->name, owner->name) < 0};
 
         if (m->role != PS_ROLE_SERVER || m == owner ||
             m->state != PS_NODE_STATE_ACTIVE || m->last_ping.draining ||
@@ -248,6 +249,28 @@ void ps_sched_copies_distrust(struct ps_sched_step *st)
     }
 }
 
+/* Rule O18: the owner goes on alone until another backup is filled, or this one
+ * again. */
+static void dismiss_backup(struct ps_sched_step *st, struct ps_sched_job *j,
+                           struct ps_sched_job_server *on)
+{
+    const struct ps_member *backup = ps_members_get(&st->s->members,
+                                                    on->backup);
+    struct ps_str pair = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
+
+    add_pair(&pair, on->name, backup != NULL ? backup->name : "?");
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                       "job %s: %s: the first has not reached the second, its "
+                       "backup, for 5 s, and goes on alone",
+                       j->name, pair.data);
+    ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "backup not reached",
+                       true, pair.data);
+    on->avoided = on->backup;
+    change_place(st, on, NULL);
+    (void)name_backups(st, j);
+    ps_sched_job_publish(st, j);
+}
+
 void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
                         const struct ps_msg *msg)
 {
@@ -256,8 +279,14 @@ void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
     struct ps_sched_job_server *on =
         j != NULL ? ps_sched_job_server_of(j, server->node) : NULL;
 
-    if (on == NULL || on->epoch != m->epoch || on->backup == 0 ||
-        on->is_filled) {
+    if (on == NULL || on->epoch != m->epoch || on->backup == 0) {
+        return;
+    }
+    if (m->is_unreachable) {
+        dismiss_backup(st, j, on);
+        return;
+    }
+    if (on->is_filled) {
         return;
     }
     if (m->percent < 100) {
