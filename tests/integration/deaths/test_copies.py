@@ -5,7 +5,7 @@ import time
 
 import pytest
 from python_job import finish, spawn
-from server_deaths import OPTIMIZERS, Training, undisturbed
+from server_deaths import OPTIMIZERS, Training, kill, undisturbed
 from trio import Job, WorkerError, limit, wait_for
 
 
@@ -50,6 +50,33 @@ def test_lost_servers_change_no_bit(trio, optimizer):
     print("seconds from a death to the values of its round:",
           " ".join(f"{s:.2f}" for s in times))
     clean = trio(servers=3, agents=2)
+    assert (training.results, digest) == undisturbed(clean, optimizer,
+                                                     len(training.results))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_both_processes_of_a_place_die_at_once(trio, optimizer):
+    """A memory has copies of the other server's partitions, too: the one that takes
+    over may die before it has heard of that."""
+    t = trio(servers=2, agents=2, keep="store")
+    training = Training(t, optimizer, PSKV_REPLICAS=2)
+    with training.job:
+        training.round()
+        for i in range(4):
+            wait_for(lambda: t.ask("jobs")["jobs"][0]["copies"] == "two",
+                     "two copies of all partitions")
+            training.say(training.job.workers[:i])
+            servers = ["ps0", "ps1"] if i % 2 else ["ps1", "ps0"]
+            for name in servers:
+                t.daemons[name].process.kill()
+            for name in servers:
+                kill(t, name)
+            training.say(training.job.workers[i:])
+            training.hear()
+            training.round()
+        digest = training.digest()
+    t.await_empty()
+    clean = trio(servers=2, agents=2)
     assert (training.results, digest) == undisturbed(clean, optimizer,
                                                      len(training.results))
 
