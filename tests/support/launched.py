@@ -69,13 +69,15 @@ def marked(mark):
 
 
 def children_of(pid):
+    """In the order of their starts, also where numbers have begun again."""
+    numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             stat = stat_of(entry.name)
             if stat and stat[1] == pid and stat[0] != "Z":
                 found.append(int(entry.name))
-    return found
+    return sorted(found, key=lambda child: (child - pid) % numbers)
 
 
 def await_nothing(mark):
