@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backups of the places of jobs with replicas: 2: who is one, from when on it
  * counts, and what follows from a loss. */
+#include "core/sched/inner.h"
+#include "core/sched/job/run.h"
 #include "core/sched/member/member.h"
 
 #include "sched_world.h"
@@ -67,16 +69,22 @@ static void fill(struct job *j, struct peer *server)
     deliver_filled(j, server, place_of(j, server, server)->epoch);
 }
 
-/* Another process takes the name of the server, which so is lost. */
-static void lose(struct job *j, struct peer *server)
+/* Another process of the server says hello. */
+static void start_again(struct job *j, struct peer *server)
 {
     server->instance += 100;
     server->session += 100;
     server->sent = 0;
     server->received = 0;
-    lose_conn(j->w, server);
     drop_inbox(server);
     connect_peer(j->w, server);
+}
+
+/* Another process takes the name of the server, which so is lost. */
+static void lose(struct job *j, struct peer *server)
+{
+    lose_conn(j->w, server);
+    start_again(j, server);
 }
 
 static void assert_failed(const struct job *j, const char *part)
@@ -379,6 +387,34 @@ static void a_backup_that_was_lost_does_not_take_over(void **state)
     end(&j);
 }
 
+/* A server joins the job as the backup of one that comes back with its memory. */
+static void a_server_that_comes_back_gets_a_backup(void **state)
+{
+    struct job j = start_job_on(2, true);
+    struct ps_msg ready = {.code = PS_MSG_JOB_READY};
+    const struct ps_msg_job_state *js;
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    end_server(&j, j.s[1]);
+    lose(&j, j.s[0]);
+    start_again(&j, j.s[1]);
+    js = last_job_state(j.s[0]);
+    ready.job_ready = (struct ps_msg_job_ready){
+        .gen = j.gen,
+        .version = js->version,
+        .memory = PS_PART_MEMORY_KEPT,
+        .epoch = place_of(&j, j.s[0], j.s[0])->epoch};
+    deliver_msg(j.w, j.s[0], ready);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, j.s[1]->node);
+    assert_int_equal(ps_sched_job_server_of(
+                         ps_sched_find_job(j.w->sched, j.gen), j.s[0]->node)
+                         ->ready_version,
+                     ready.job_ready.version);
+    end(&j);
+}
+
 /* Its own backup has nothing of what it took over. */
 static void a_server_that_took_over_goes_on_alone(void **state)
 {
@@ -499,6 +535,7 @@ int main(void)
         cmocka_unit_test(a_place_has_its_number_alone),
         cmocka_unit_test(a_backup_that_is_being_filled_does_not_take_over),
         cmocka_unit_test(a_backup_that_was_lost_does_not_take_over),
+        cmocka_unit_test(a_server_that_comes_back_gets_a_backup),
         cmocka_unit_test(a_server_that_took_over_goes_on_alone),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),
         cmocka_unit_test(a_place_gets_another_backup_after_a_loss),

@@ -444,8 +444,11 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
     if (fail_if_outdated(st, j, server, m->version)) {
         return;
     }
-    if (is_waiting(j, on) && !check_return(st, j, on, server, m)) {
-        return;
+    if (is_waiting(j, on)) {
+        if (!check_return(st, j, on, server, m)) {
+            return;
+        }
+        on = ps_sched_job_server_of(j, server->node); /* The list may move. */
     }
     /* A version that is not made yet would satisfy later waiters. */
     if (m->version > on->ready_version && m->version <= j->version) {
