@@ -1260,3 +1260,61 @@ static inline void world_free(struct world *w)
     ps_records_free(w->records);
     ps_free(w);
 }
+
+/* --------------------------------------------------------- copies from an owner */
+
+#define OWNER 20u /* Number of the place of agents[1], which is a server. */
+
+/* That place, with this server as the backup from `epoch` on. */
+static inline struct ps_rec_place owners_place(const struct world *w,
+                                               uint32_t epoch)
+{
+    return (struct ps_rec_place){.epoch = epoch,
+                                 .node = NODE(1),
+                                 .name = "agent",
+                                 .incarnation = w->agents[1].incarnation,
+                                 .instance = w->agents[1].instance,
+                                 .number = OWNER,
+                                 .backup = w->server->uplink.node,
+                                 .backup_instance = 77};
+}
+
+/* One of two buffers of a copy of key 1; those of `shared` are as in copy
+ * `base`. */
+struct copy_options {
+    uint32_t epoch;
+    uint64_t number;
+    uint64_t version;
+    uint8_t buffer;
+    uint64_t base;
+    uint8_t shared;
+    const float *values; /* Four. */
+};
+
+static inline void owner_send_copy(struct world *w,
+                                   const struct copy_options *o)
+{
+    const struct ps_rec_part_image image = {.version = o->version,
+                                            .has_dtype = true,
+                                            .dtype = PS_DTYPE_FLOAT32,
+                                            .count = 4};
+    const uint64_t lens[PS_PART_BUFFERS] = {
+        [PS_PART_BUFFER_VALUE] = 16, [PS_PART_BUFFER_STATE_0] = 16};
+
+    agent_send(&w->agents[1],
+               &(struct ps_msg){.code = PS_MSG_COPY,
+                                .copy = {.gen = GEN,
+                                         .epoch = o->epoch,
+                                         .key = 1,
+                                         .number = o->number,
+                                         .image = &image,
+                                         .image_count = 1,
+                                         .buffer = o->buffer,
+                                         .base = o->base,
+                                         .shared = o->shared,
+                                         .buffer_bytes = lens,
+                                         .buffer_bytes_count = PS_PART_BUFFERS,
+                                         .newest_version = o->version}},
+               o->values, 16);
+    world_run(w, PS_MILLIS(1));
+}

@@ -3,26 +3,11 @@
  * agents[0] the agent of the job. And as the owner of places that have backups. */
 #include "server_world.h"
 
-#define OWNER 20u /* Number of its place. */
-
 static const float one[4] = {1, 2, 3, 4};
 /* After a step from these weights with this momentum and gradient. */
 static const float stepped[4] = {.5f, 1, 1.5f, 2};
 static const struct ps_rec_param sgd[] = {{"learning_rate", 1},
                                           {"momentum", .5}};
-
-/* The place of the other server, with this one as the backup from `epoch` on. */
-static struct ps_rec_place owners_place(const struct world *w, uint32_t epoch)
-{
-    return (struct ps_rec_place){.epoch = epoch,
-                                 .node = NODE(1),
-                                 .name = "agent",
-                                 .incarnation = w->agents[1].incarnation,
-                                 .instance = w->agents[1].instance,
-                                 .number = OWNER,
-                                 .backup = w->server->uplink.node,
-                                 .backup_instance = 77};
-}
 
 static void send_places(struct world *w, uint32_t version,
                         const struct ps_rec_place *places, uint32_t count)
@@ -69,41 +54,14 @@ static struct world *begin_backup_with_sgd(void)
     return w;
 }
 
-/* Sends one of two buffers of version `version` of key 1; those of `shared` are as
- * in copy `base`. */
-static void send_part_of_copy(struct world *w, uint32_t epoch, uint64_t number,
-                              uint64_t version, uint8_t buffer, uint64_t base,
-                              uint8_t shared)
-{
-    const struct ps_rec_part_image image = {.version = version,
-                                            .has_dtype = true,
-                                            .dtype = PS_DTYPE_FLOAT32,
-                                            .count = 4};
-    const uint64_t lens[PS_PART_BUFFERS] = {
-        [PS_PART_BUFFER_VALUE] = 16, [PS_PART_BUFFER_STATE_0] = 16};
-
-    agent_send(&w->agents[1],
-               &(struct ps_msg){.code = PS_MSG_COPY,
-                                .copy = {.gen = GEN,
-                                         .epoch = epoch,
-                                         .key = 1,
-                                         .number = number,
-                                         .image = &image,
-                                         .image_count = 1,
-                                         .buffer = buffer,
-                                         .base = base,
-                                         .shared = shared,
-                                         .buffer_bytes = lens,
-                                         .buffer_bytes_count = PS_PART_BUFFERS,
-                                         .newest_version = version}},
-               one, sizeof(one));
-    world_run(w, PS_MILLIS(1));
-}
-
 static void send_copy(struct world *w, uint32_t epoch, uint64_t number,
                       uint64_t version, uint8_t buffer)
 {
-    send_part_of_copy(w, epoch, number, version, buffer, 0, 0);
+    owner_send_copy(w, &(struct copy_options){.epoch = epoch,
+                                              .number = number,
+                                              .version = version,
+                                              .buffer = buffer,
+                                              .values = one});
 }
 
 /* Sends the step from `version` of key 1, as copy `base`. */
@@ -212,12 +170,24 @@ static void buffers_are_shared_with_the_copy_that_is_named(void **state)
     (void)state;
     send_version(w, 5, 1, 3);
     send_version(w, 5, 2, 4);
-    send_part_of_copy(w, 5, 3, 5, PS_PART_BUFFER_VALUE, 1, shared);
+    owner_send_copy(w, &(struct copy_options){.epoch = 5,
+                                              .number = 3,
+                                              .version = 5,
+                                              .buffer = PS_PART_BUFFER_VALUE,
+                                              .base = 1,
+                                              .shared = shared,
+                                              .values = one});
     assert_int_equal(owner->copied_number, 2);
     assert_int_equal(owner->refused_copy, 3);
     send_version(w, 5, 3, 5); /* The whole one instead. */
     assert_int_equal(owner->copied_number, 3);
-    send_part_of_copy(w, 5, 4, 6, PS_PART_BUFFER_VALUE, 3, shared);
+    owner_send_copy(w, &(struct copy_options){.epoch = 5,
+                                              .number = 4,
+                                              .version = 6,
+                                              .buffer = PS_PART_BUFFER_VALUE,
+                                              .base = 3,
+                                              .shared = shared,
+                                              .values = one});
     assert_int_equal(owner->copied_number, 4);
     sched_end(w);
     world_free(w);

@@ -718,16 +718,7 @@ static void the_same_process_keeps_its_partitions_in_a_newer_place(void **state)
 /* Backs up key 1 of another server, agents[1], up to version 5. */
 static void back_up(struct world *w)
 {
-    const struct ps_rec_place place = {.epoch = 5,
-                                       .node = NODE(1),
-                                       .name = "agent",
-                                       .incarnation = w->agents[1].incarnation,
-                                       .instance = w->agents[1].instance,
-                                       .number = 20,
-                                       .backup = w->server->uplink.node,
-                                       .backup_instance = 77};
-    const uint64_t lens[PS_PART_BUFFERS] = {
-        [PS_PART_BUFFER_VALUE] = 16, [PS_PART_BUFFER_STATE_0] = 16};
+    const struct ps_rec_place place = owners_place(w, 5);
 
     w->agents[1].is_owner = true;
     sched_send_job_state(w, &(struct job_options){.version = 2,
@@ -737,32 +728,16 @@ static void back_up(struct world *w)
                                                   .replicas = 2});
     agent_dial(&w->agents[1]);
     for (uint64_t number = 1; number <= 4; number++) {
-        const float value[4] = {(float)number, 2, 3, 4};
-        const struct ps_rec_part_image image = {.version = number + 1,
-                                                .has_dtype = true,
-                                                .dtype = PS_DTYPE_FLOAT32,
-                                                .count = 4};
+        const float values[4] = {(float)number, 2, 3, 4};
+        struct copy_options o = {.epoch = 5,
+                                 .number = number,
+                                 .version = number + 1,
+                                 .buffer = PS_PART_BUFFER_VALUE,
+                                 .values = values};
 
-        for (uint8_t buffer = 0; buffer < PS_PART_BUFFERS; buffer++) {
-            if (lens[buffer] == 0) {
-                continue;
-            }
-            agent_send(
-                &w->agents[1],
-                &(struct ps_msg){.code = PS_MSG_COPY,
-                                 .copy = {.gen = GEN,
-                                          .epoch = 5,
-                                          .key = 1,
-                                          .number = number,
-                                          .image = &image,
-                                          .image_count = 1,
-                                          .buffer = buffer,
-                                          .buffer_bytes = lens,
-                                          .buffer_bytes_count = PS_PART_BUFFERS,
-                                          .newest_version = number + 1}},
-                value, sizeof(value));
-        }
-        world_run(w, PS_MILLIS(1));
+        owner_send_copy(w, &o);
+        o.buffer = PS_PART_BUFFER_STATE_0;
+        owner_send_copy(w, &o);
         assert_int_equal(w->agents[1].copied_number, number);
     }
 }
