@@ -36,8 +36,8 @@ PLANTS = {
          "if (m->is_unreachable) {", "    if (m->is_unreachable && m->gen == 0) {"),
     ],
     "server/kept: keeps no copies": [
-        ("lib/core/server/kept.c",
-         "job->copies.store.changed = &s->kept.changed_copies;", ""),
+        ("lib/core/server/backup.c",
+         "b->store.changed = &job->server->kept.changed_copies;", ""),
     ],
     "server/backup: drops the record of a copy before there is another": [
         ("lib/core/server/backup.c",
@@ -46,12 +46,12 @@ PLANTS = {
     "server/backup: ends the records of copies with their process": [
         ("lib/core/server/backup.c",
          """next_drop(job, p);
-        ps_free(p);
-    }
-    PS_MAP_EACH""",
-         """        part_free(job, p);
-    }
-    PS_MAP_EACH"""),
+            ps_free(p);
+        }
+        ps_map_free""",
+         """            part_free(job, p);
+        }
+        ps_map_free"""),
     ],
     "server/copies: goes on alone when the link to the backup is lost": [
         ("lib/core/server/copies.c",
@@ -135,6 +135,19 @@ PLANTS = {
             ps_server_copies_forget_sent(c);
             ps_server_copies_enqueue(c);"""),
     ],
+    "server/backup: has a partition of two places once": [
+        ("lib/core/server/backup.c",
+         """p = ps_map_get(r->backup->parts, id);
+    if (p == NULL) {""",
+         """    PS_MAP_EACH(struct ps_server_backup, b, r->job->copies.backups)
+    {
+        p = ps_map_get(b->parts, id);
+        if (p != NULL) {
+            break;
+        }
+    }
+    if (p == NULL) {"""),
+    ],
     "server/backup: takes a step to another version than the one before": [
         ("lib/core/server/backup.c",
          "if (m->base != p->number || s->job_version != job->version ||",
@@ -166,8 +179,8 @@ PLANTS = {
     ],
     "server/backup: drops what it has when its owner is lost": [
         ("lib/core/server/backup.c",
-         "if (p->of == b && p->number != 0) {",
-         "if (p->of == b && p->number == UINT64_MAX) {"),
+         "if (p->number != 0) {",
+         "if (p->number == UINT64_MAX) {"),
     ],
     "sched/copies: promotes a backup that is being filled": [
         ("lib/core/sched/place/copies.c",
@@ -1062,6 +1075,8 @@ BY_TESTS = {
     "server/backup: ends the records of copies with their process":
         "unit/test_server_kept.c",
     "server/copies: goes on alone when the link to the backup is lost":
+        "unit/test_server_copies.c",
+    "server/backup: has a partition of two places once":
         "unit/test_server_copies.c",
     "sched/lifecycle: takes a process that has lost its memory":
         "unit/test_sched_return.c",

@@ -255,7 +255,22 @@ static void check_copy(struct world *w, const struct wnode *owner,
     }
 }
 
-/* Copies that a target has confirmed have the bits of the server. */
+static void check_parts(struct world *w, const struct wnode *owner,
+                        const struct ps_server_target *t,
+                        const struct ps_server_backup *b)
+{
+    PS_MAP_EACH(const struct ps_server_copy, c, t->parts)
+    {
+        const struct ps_server_backup_part *p = ps_map_get(
+            b->parts, ps_part_id(c->key, c->index));
+
+        if (p != NULL && c->confirmed != 0 && c->confirmed == c->changed) {
+            check_copy(w, owner, c, p);
+        }
+    }
+}
+
+/* Copies that a backup has confirmed have the bits of the server. */
 static void check_target(struct world *w, const struct wnode *owner,
                          const struct ps_server_target *t)
 {
@@ -267,16 +282,14 @@ static void check_target(struct world *w, const struct wnode *owner,
             ? ps_map_get(to->server->jobs.by_gen, t->job->gen)
             : NULL;
 
-    if (there == NULL || there->copies.backup_parts == NULL) {
+    if (there == NULL || there->copies.backups == NULL || t->move != 0) {
         return;
     }
-    PS_MAP_EACH(const struct ps_server_copy, c, t->parts)
+    PS_MAP_EACH(const struct ps_server_backup, b, there->copies.backups)
     {
-        const struct ps_server_backup_part *p = ps_map_get(
-            there->copies.backup_parts, ps_part_id(c->key, c->index));
-
-        if (p != NULL && c->confirmed != 0 && c->confirmed == c->changed) {
-            check_copy(w, owner, c, p);
+        if (b->instance == owner->server->opt.instance &&
+            b->epoch == t->job->copies.epoch) {
+            check_parts(w, owner, t, b);
         }
     }
 }

@@ -1291,7 +1291,7 @@ struct copy_options {
     const float *values; /* Four. */
 };
 
-static inline void owner_send_copy(struct world *w,
+static inline void owner_send_copy(struct agent *owner,
                                    const struct copy_options *o)
 {
     const struct ps_rec_part_image image = {.version = o->version,
@@ -1301,7 +1301,7 @@ static inline void owner_send_copy(struct world *w,
     const uint64_t lens[PS_PART_BUFFERS] = {
         [PS_PART_BUFFER_VALUE] = 16, [PS_PART_BUFFER_STATE_0] = 16};
 
-    agent_send(&w->agents[1],
+    agent_send(owner,
                &(struct ps_msg){.code = PS_MSG_COPY,
                                 .copy = {.gen = GEN,
                                          .epoch = o->epoch,
@@ -1316,5 +1316,5 @@ static inline void owner_send_copy(struct world *w,
                                          .buffer_bytes_count = PS_PART_BUFFERS,
                                          .newest_version = o->version}},
                o->values, 16);
-    world_run(w, PS_MILLIS(1));
+    world_run(owner->w, PS_MILLIS(1));
 }

@@ -57,11 +57,11 @@ static struct world *begin_backup_with_sgd(void)
 static void send_copy(struct world *w, uint32_t epoch, uint64_t number,
                       uint64_t version, uint8_t buffer)
 {
-    owner_send_copy(w, &(struct copy_options){.epoch = epoch,
-                                              .number = number,
-                                              .version = version,
-                                              .buffer = buffer,
-                                              .values = one});
+    owner_send_copy(&w->agents[1], &(struct copy_options){.epoch = epoch,
+                                                          .number = number,
+                                                          .version = version,
+                                                          .buffer = buffer,
+                                                          .values = one});
 }
 
 /* Sends the step from `version` of key 1, as copy `base`. */
@@ -170,24 +170,26 @@ static void buffers_are_shared_with_the_copy_that_is_named(void **state)
     (void)state;
     send_version(w, 5, 1, 3);
     send_version(w, 5, 2, 4);
-    owner_send_copy(w, &(struct copy_options){.epoch = 5,
-                                              .number = 3,
-                                              .version = 5,
-                                              .buffer = PS_PART_BUFFER_VALUE,
-                                              .base = 1,
-                                              .shared = shared,
-                                              .values = one});
+    owner_send_copy(&w->agents[1],
+                    &(struct copy_options){.epoch = 5,
+                                           .number = 3,
+                                           .version = 5,
+                                           .buffer = PS_PART_BUFFER_VALUE,
+                                           .base = 1,
+                                           .shared = shared,
+                                           .values = one});
     assert_int_equal(owner->copied_number, 2);
     assert_int_equal(owner->refused_copy, 3);
     send_version(w, 5, 3, 5); /* The whole one instead. */
     assert_int_equal(owner->copied_number, 3);
-    owner_send_copy(w, &(struct copy_options){.epoch = 5,
-                                              .number = 4,
-                                              .version = 6,
-                                              .buffer = PS_PART_BUFFER_VALUE,
-                                              .base = 3,
-                                              .shared = shared,
-                                              .values = one});
+    owner_send_copy(&w->agents[1],
+                    &(struct copy_options){.epoch = 5,
+                                           .number = 4,
+                                           .version = 6,
+                                           .buffer = PS_PART_BUFFER_VALUE,
+                                           .base = 3,
+                                           .shared = shared,
+                                           .values = one});
     assert_int_equal(owner->copied_number, 4);
     sched_end(w);
     world_free(w);
@@ -301,6 +303,45 @@ static void a_dismissed_backup_has_nothing(void **state)
     agent_pull(a, 1, 3);
     world_run(w, PS_MILLIS(1));
     assert_int_equal(a->seen[1].values, 0);
+    sched_end(w);
+    world_free(w);
+}
+
+/* It moves from one place to the other: what this server has for one of them is not
+ * touched by what happens to the other one. */
+static void two_places_have_the_same_partition(void **state)
+{
+    struct world *w = begin_backup();
+    struct agent *a = &w->agents[0];
+    struct agent *target = &w->agents[2];
+    struct ps_rec_place places[] = {owners_place(w, 5), owners_place(w, 6)};
+    struct copy_options o = {.epoch = 6,
+                             .number = 1,
+                             .version = 3,
+                             .buffer = PS_PART_BUFFER_VALUE,
+                             .values = one};
+
+    (void)state;
+    target->is_owner = true;
+    places[1].node = NODE(2);
+    places[1].incarnation = target->incarnation;
+    places[1].instance = target->instance;
+    places[1].number = OWNER + 1;
+    send_places(w, 3, places, 2);
+    agent_dial(target);
+    send_version(w, 5, 9, 3);
+    owner_send_copy(target, &o);
+    o.buffer = PS_PART_BUFFER_STATE_0;
+    owner_send_copy(target, &o);
+    assert_int_equal(w->agents[1].copied_number, 9);
+    assert_int_equal(target->copied_number, 1);
+    send_places(w, 4, places, 1); /* The target is lost. */
+    send_version(w, 5, 10, 4);
+    assert_int_equal(w->agents[1].copied_number, 10);
+    send_places(w, 5, NULL, 0);
+    agent_pull(a, 1, 4);
+    world_run(w, PS_MILLIS(1));
+    assert_int_equal(a->seen[1].value_version, 4);
     sched_end(w);
     world_free(w);
 }
@@ -436,6 +477,7 @@ int main(void)
         cmocka_unit_test(a_step_that_is_dropped_leaves_the_version_before),
         cmocka_unit_test(agents_wait_until_it_is_the_owner),
         cmocka_unit_test(a_dismissed_backup_has_nothing),
+        cmocka_unit_test(two_places_have_the_same_partition),
         cmocka_unit_test(a_copy_of_a_stray_is_not_taken_for_the_partition),
         cmocka_unit_test(a_new_process_calls_nothing_lost_at_first),
         cmocka_unit_test(a_server_that_owns_no_place_is_not_welcome),

@@ -735,9 +735,9 @@ static void back_up(struct world *w)
                                  .buffer = PS_PART_BUFFER_VALUE,
                                  .values = values};
 
-        owner_send_copy(w, &o);
+        owner_send_copy(&w->agents[1], &o);
         o.buffer = PS_PART_BUFFER_STATE_0;
-        owner_send_copy(w, &o);
+        owner_send_copy(&w->agents[1], &o);
         assert_int_equal(w->agents[1].copied_number, number);
     }
 }

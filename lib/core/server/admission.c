@@ -378,7 +378,6 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     ps_server_targets_free(job);
     ps_server_moves_free(job);
     ps_server_backup_free_all(job);
-    ps_store_fini(&job->copies.store);
     ps_store_fini(&job->store);
     ps_map_free(job->norms.waits);
     PS_MAP_EACH(struct ps_msg, m, job->norms.known)
@@ -484,7 +483,6 @@ static struct ps_server_job *job_new(struct ps_server *s,
         job->slots[i].index = i;
     }
     ps_store_init(&job->store);
-    ps_store_init(&job->copies.store);
     job->pool_share = ps_pool_share_new();
     ps_account_init(&job->account, PS_ACCOUNT_JOB, job->name, NULL);
     ps_account_add_parent(&job->account, &s->account);

@@ -31,21 +31,6 @@
 
 #include <string.h>
 
-struct ps_server_backup {
-    uint32_t number; /* Of the place. */
-    uint32_t node;   /* Its owner. */
-    uint64_t incarnation;
-    uint64_t instance;
-    char name[PS_NAME_MAX + 1];
-    uint32_t epoch;
-    bool is_named; /* By the job_state that is taken in. */
-    uint64_t newest_version;
-    struct ps_rec_part_copy due[PS_COPIES_CONFIRMED_MAX];
-    uint32_t due_count; /* Confirmations to be sent. */
-    struct ps_rec_part_copy refused[PS_COPIES_CONFIRMED_MAX];
-    uint32_t refused_count;
-};
-
 /* ------------------------------------------------------------------- roles */
 
 /* Gives up what is taken in; the version before stays. */
@@ -62,20 +47,17 @@ static void next_drop(struct ps_server_job *job,
 static void part_free(struct ps_server_job *job,
                       struct ps_server_backup_part *p)
 {
-    ps_map_remove(job->copies.backup_parts,
-                  ps_part_id(p->part->key, p->part->index));
+    ps_map_remove(p->of->parts, ps_part_id(p->part->key, p->part->index));
     next_drop(job, p);
-    ps_store_remove(&job->copies.store, p->part);
+    ps_store_remove(&p->of->store, p->part);
     ps_free(p);
 }
 
 static void drop_parts(struct ps_server_job *job, struct ps_server_backup *b)
 {
-    PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
+    PS_MAP_EACH(struct ps_server_backup_part, p, b->parts)
     {
-        if (p->of == b) {
-            part_free(job, p);
-        }
+        part_free(job, p);
     }
     b->due_count = 0;
     b->refused_count = 0;
@@ -84,6 +66,8 @@ static void drop_parts(struct ps_server_job *job, struct ps_server_backup *b)
 static void backup_free(struct ps_server_job *job, struct ps_server_backup *b)
 {
     drop_parts(job, b);
+    ps_map_free(b->parts);
+    ps_store_fini(&b->store);
     ps_map_remove(job->copies.backups, b->number);
     ps_free(b);
 }
@@ -93,19 +77,19 @@ void ps_server_backup_free_all(struct ps_server_job *job)
     if (job->copies.backups == NULL) {
         return;
     }
-    PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
-    {
-        next_drop(job, p);
-        ps_free(p);
-    }
     PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
     {
+        PS_MAP_EACH(struct ps_server_backup_part, p, b->parts)
+        {
+            next_drop(job, p);
+            ps_free(p);
+        }
+        ps_map_free(b->parts);
+        ps_store_fini(&b->store);
         ps_free(b);
     }
     ps_map_free(job->copies.backups);
-    ps_map_free(job->copies.backup_parts);
     job->copies.backups = NULL;
-    job->copies.backup_parts = NULL;
 }
 
 /* Sends the message to the process of another server, if its link is here; a new
@@ -145,50 +129,52 @@ static struct ps_server_backup *obtain_role(struct ps_server_job *job,
 
     if (job->copies.backups == NULL) {
         job->copies.backups = ps_map_new();
-        job->copies.backup_parts = ps_map_new();
     }
     b = ps_map_get(job->copies.backups, number);
     if (b == NULL) {
         b = ps_calloc(1, sizeof(*b));
+        b->job = job;
         b->number = number;
+        b->parts = ps_map_new();
+        ps_store_init(&b->store);
+        b->store.records = job->store.records;
+        if (b->store.records != NULL) {
+            b->store.changed = &job->server->kept.changed_copies;
+        }
         ps_map_put(job->copies.backups, number, b);
     }
     return b;
 }
 
-/* The partition, which is in the store of copies, is one of the role. */
-static struct ps_server_backup_part *add_part(struct ps_server_job *job,
-                                              struct ps_server_backup *b,
+/* The partition, which is in the store of the role, is one of it. */
+static struct ps_server_backup_part *add_part(struct ps_server_backup *b,
                                               struct ps_part *part)
 {
     struct ps_server_backup_part *p = ps_calloc(1, sizeof(*p));
 
     p->of = b;
     p->part = part;
-    ps_map_put(job->copies.backup_parts, ps_part_id(part->key, part->index), p);
+    ps_map_put(b->parts, ps_part_id(part->key, part->index), p);
     return p;
 }
 
-uint32_t ps_server_backup_place_of(const struct ps_server_job *job,
-                                   const struct ps_part *part)
+struct ps_server_backup *ps_server_backup_of(const struct ps_part *part)
 {
-    const struct ps_server_backup_part *p;
-
-    if (part->store == &job->store) {
-        return 0;
-    }
-    p = ps_map_get(job->copies.backup_parts,
-                   ps_part_id(part->key, part->index));
-    return p->of->number;
+    return PS_CONTAINER(part->store, struct ps_server_backup, store);
 }
 
-void ps_server_backup_adopt(struct ps_server_job *job, struct ps_part *part,
-                            uint32_t place)
+struct ps_store *ps_server_backup_store(struct ps_server_job *job,
+                                        uint32_t place)
 {
-    struct ps_server_backup *b = obtain_role(job, place);
+    return &obtain_role(job, place)->store;
+}
+
+void ps_server_backup_adopt(struct ps_part *part)
+{
+    struct ps_server_backup *b = ps_server_backup_of(part);
 
     b->newest_version = ps_max_u64(b->newest_version, part->image.version);
-    add_part(job, b, part)->number = 1; /* It is whole; no other follows. */
+    add_part(b, part)->number = 1; /* It is whole; no other follows. */
 }
 
 /* This process is the backup from this epoch on; what it had does not count
@@ -279,9 +265,9 @@ static void take_over(struct ps_server_step *st, struct ps_server_job *job,
     uint32_t count = 0;
 
     job->newest_version = ps_max_u64(job->newest_version, b->newest_version);
-    PS_MAP_EACH(struct ps_server_backup_part, p, job->copies.backup_parts)
+    PS_MAP_EACH(struct ps_server_backup_part, p, b->parts)
     {
-        if (p->of == b && p->number != 0) {
+        if (p->number != 0) {
             count += install(st, job, p);
         }
     }
@@ -649,9 +635,8 @@ static void install_step(struct ps_server_step *st, struct ps_server_job *job,
     ps_server_merge_install_next(run);
     ps_server_merge_free(st->s, run);
     p->part->image = p->next.image;
-    ps_store_accumulate(&job->copies.store, p->part, &(struct ps_slice){0}, 0,
-                        0);
-    ps_store_set_value(&job->copies.store, p->part, p->next.image.version + 1,
+    ps_store_accumulate(p->part->store, p->part, &(struct ps_slice){0}, 0, 0);
+    ps_store_set_value(p->part->store, p->part, p->next.image.version + 1,
                        &value);
     p->number = p->next.number;
     p->next.number = 0;
@@ -668,7 +653,8 @@ bool ps_server_backup_on_computed(struct ps_server_step *st, uint64_t token,
     }
     struct ps_server_job *job = run->job;
     struct ps_server_backup_part *p = ps_map_get(
-        job->copies.backup_parts, ps_part_id(run->part->key, run->part->index));
+        ps_server_backup_of(run->part)->parts,
+        ps_part_id(run->part->key, run->part->index));
 
     (void)ps_server_merge_computed(st, token);
     if (rc == 0 && ps_server_step_on_computed(st, run) == PS_STAGE_END_LAST) {
@@ -682,27 +668,24 @@ bool ps_server_backup_on_computed(struct ps_server_step *st, uint64_t token,
 
 /* ----------------------------------------------------------------- both forms */
 
-/* The copies of the partition that the role has, made on first use; NULL: another
- * role has it. */
+/* The copies of the partition that the role has, made on first use. */
 static struct ps_server_backup_part *obtain_part(const struct role *r,
                                                  const struct ps_msg_copy *m)
 {
-    struct ps_server_job *job = r->job;
     const uint64_t id = ps_part_id(m->key, m->index);
     struct ps_server_backup_part *p;
 
     if (r->move != NULL) {
         p = r->move->copies;
-        p->part = ps_store_find_or_add(&job->store, m->key, m->index);
+        p->part = ps_store_find_or_add(&r->job->store, m->key, m->index);
         return p;
     }
-    p = ps_map_get(job->copies.backup_parts, id);
+    p = ps_map_get(r->backup->parts, id);
     if (p == NULL) {
-        p = add_part(
-            job, r->backup,
-            ps_store_find_or_add(&job->copies.store, m->key, m->index));
+        p = add_part(r->backup,
+                     ps_store_find_or_add(&r->backup->store, m->key, m->index));
     }
-    return p->of == r->backup ? p : NULL;
+    return p;
 }
 
 static void take_copy(struct ps_server_step *st, const struct role *r,
@@ -714,9 +697,6 @@ static void take_copy(struct ps_server_step *st, const struct role *r,
     uint64_t *newest = r->move != NULL ? &job->newest_version
                                        : &r->backup->newest_version;
 
-    if (p == NULL) {
-        return; /* No honest owner names a partition of another place. */
-    }
     *newest = ps_max_u64(*newest, m->newest_version);
     if (m->number <= p->number) {
         confirm(st, job, p, m->number); /* As on another session. */

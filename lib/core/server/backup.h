@@ -15,14 +15,14 @@ void ps_server_backup_set_places(struct ps_server_step *st,
 /* Frees all roles, of a job that is freed; the records of copies stay. */
 void ps_server_backup_free_all(struct ps_server_job *job);
 
-/* Number of the place of which the partition is a copy; 0: it is the server's
- * own. */
-uint32_t ps_server_backup_place_of(const struct ps_server_job *job,
-                                   const struct ps_part *part);
-/* Takes the partition, in the store of copies, as a copy that a former process had
- * of the place. The next job_state says whether it counts. */
-void ps_server_backup_adopt(struct ps_server_job *job, struct ps_part *part,
-                            uint32_t place);
+/* The role of whose store the partition is. */
+struct ps_server_backup *ps_server_backup_of(const struct ps_part *part);
+/* Store of copies of the place. */
+struct ps_store *ps_server_backup_store(struct ps_server_job *job,
+                                        uint32_t place);
+/* Takes the partition, in such a store, as a copy that a former process had. The
+ * next job_state says whether it counts. */
+void ps_server_backup_adopt(struct ps_part *part);
 
 /* Takes the role of the target of a move. */
 void ps_server_backup_begin_move(struct ps_server_step *st,

@@ -88,15 +88,36 @@ void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
 bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
                             uint32_t index)
 {
-    const struct ps_server_backup_part *p =
-        job->copies.backup_parts != NULL
-            ? ps_map_get(job->copies.backup_parts, ps_part_id(key, index))
-            : NULL;
     const struct ps_part *own = ps_store_find(&job->store, key, index);
 
-    return p != NULL &&
-           (own == NULL || !ps_part_has_value(own) ||
-            (p->number != 0 && p->part->image.version > own->image.version));
+    if (job->copies.backups == NULL) {
+        return false;
+    }
+    PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+    {
+        const struct ps_server_backup_part *p = ps_map_get(
+            b->parts, ps_part_id(key, index));
+
+        if (p != NULL &&
+            (own == NULL || !ps_part_has_value(own) ||
+             (p->number != 0 && p->part->image.version > own->image.version))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t ps_server_job_stored_bytes(const struct ps_server_job *job)
+{
+    uint64_t bytes = job->store.stored_bytes;
+
+    if (job->copies.backups != NULL) {
+        PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+        {
+            bytes += b->store.stored_bytes;
+        }
+    }
+    return bytes;
 }
 
 void ps_server_read_recording(const struct ps_server *s,

@@ -72,7 +72,8 @@ struct ps_server_job_kept {
 struct ps_server_backup_part {
     struct ps_server_backup *of; /* NULL: it is of a move. */
     struct ps_server_move *move;
-    /* In copies.store, or of a move in that of the job; it has no rounds. */
+    /* In the store of the role, or of a move in that of the job; it has no
+     * rounds. */
     struct ps_part *part;
     uint64_t number;  /* Of the copy that it is; 0: none yet. */
     uint64_t refused; /* Of the last copy that was refused. */
@@ -87,18 +88,36 @@ struct ps_server_backup_part {
     } next;
 };
 
+/* A place of another server of which this one is the backup. */
+struct ps_server_backup {
+    struct ps_server_job *job;
+    uint32_t number; /* Of the place. */
+    uint32_t node;   /* Its owner. */
+    uint64_t incarnation;
+    uint64_t instance;
+    char name[PS_NAME_MAX + 1];
+    uint32_t epoch;
+    bool is_named; /* By the job_state that is taken in. */
+    uint64_t newest_version;
+    /* struct ps_server_backup_part, by partition. Another place may have the same
+     * one, which moves between the two. */
+    struct ps_map *parts;
+    struct ps_store store; /* Their partitions. */
+    struct ps_rec_part_copy due[PS_COPIES_CONFIRMED_MAX];
+    uint32_t due_count; /* Confirmations to be sent. */
+    struct ps_rec_part_copy refused[PS_COPIES_CONFIRMED_MAX];
+    uint32_t refused_count;
+};
+
 /* Copies of partitions between servers. */
 struct ps_server_job_copies {
     bool is_wanted;         /* The job has replicas: 2. */
     uint32_t epoch;         /* Of this server's place. */
     struct ps_list targets; /* struct ps_server_target */
     uint64_t last_number;   /* Of a change. */
-    /* Places of which this server is the backup, by number, and what it has
-     * of them; NULL: none. See backup.c. */
-    struct ps_map *backups;
-    struct ps_map *backup_parts; /* struct ps_server_backup_part */
-    struct ps_store store;       /* Their partitions. */
-    struct ps_list incoming;     /* struct ps_server_move, to this server. */
+    struct ps_map
+        *backups; /* struct ps_server_backup, by number; NULL: none. */
+    struct ps_list incoming; /* struct ps_server_move, to this server. */
 };
 
 struct ps_server_norms {
@@ -232,6 +251,8 @@ static inline bool ps_server_job_is_settled(const struct ps_server_job *job,
  * owner has sent an init to the process of which this is the backup. */
 bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
                             uint32_t index);
+/* Bytes of all partitions of the job here, also of other servers. */
+uint64_t ps_server_job_stored_bytes(const struct ps_server_job *job);
 
 /* The slot in which the scheduler has named this process as an agent of a job;
  * NULL: there is none. */

@@ -69,7 +69,9 @@ static int write_record(struct ps_server_job *job, struct ps_part *part)
     struct ps_record rec = {.gen = job->gen,
                             .key = part->key,
                             .index = part->index,
-                            .place = ps_server_backup_place_of(job, part),
+                            .place = part->store == &job->store
+                                         ? 0
+                                         : ps_server_backup_of(part)->number,
                             .image = part->image};
     struct ps_buf *bufs[PS_RECORD_RANGES] = {NULL};
     int rc = 0;
@@ -154,9 +156,7 @@ void ps_server_kept_write(struct ps_server_step *st)
     }
     while ((part = PS_LIST_POP(struct ps_part, record.changed,
                                &k->changed_copies)) != NULL) {
-        keep_part(st,
-                  PS_CONTAINER(part->store, struct ps_server_job, copies.store),
-                  part);
+        keep_part(st, ps_server_backup_of(part)->job, part);
     }
 }
 
@@ -179,7 +179,9 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
     struct ps_image m = {.records = &rec->image};
     struct ps_buf *clock_buf = NULL;
 
-    struct ps_store *store = rec->place == 0 ? &job->store : &job->copies.store;
+    struct ps_store *store = rec->place == 0
+                                 ? &job->store
+                                 : ps_server_backup_store(job, rec->place);
 
     if ((rec->slots != 0 && rec->slots != job->slot_count) ||
         ps_store_find(store, rec->key, rec->index) != NULL) {
@@ -209,7 +211,7 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
     }
     part->record.bufs[PS_RECORD_CLOCKS] = clock_buf;
     if (rec->place != 0) {
-        ps_server_backup_adopt(job, part, rec->place);
+        ps_server_backup_adopt(part);
     } else {
         job->newest_version = ps_max_u64(job->newest_version,
                                          rec->image.version);
@@ -231,8 +233,6 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
     }
     job->store.records = r;
     job->store.changed = &s->kept.changed;
-    job->copies.store.records = r;
-    job->copies.store.changed = &s->kept.changed_copies;
     while ((rec = ps_records_take(r, job->gen, &place)) != NULL) {
         if (rec->key == PS_RECORD_JOB && rec->image.version == place_number &&
             job->kept.record.number == 0) {
@@ -263,6 +263,14 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
     return false;
 }
 
+static void remove_records(const struct ps_store *store)
+{
+    PS_MAP_EACH(struct ps_part, part, store->parts)
+    {
+        ps_records_remove(store->records, &part->record.place);
+    }
+}
+
 void ps_server_kept_drop(struct ps_server *s, uint64_t gen)
 {
     struct ps_records *r = s->opt.records;
@@ -281,13 +289,12 @@ void ps_server_kept_drop(struct ps_server *s, uint64_t gen)
         return;
     }
     ps_records_remove(r, &job->kept.record);
-    PS_MAP_EACH(struct ps_part, part, job->store.parts)
-    {
-        ps_records_remove(r, &part->record.place);
-    }
-    PS_MAP_EACH(struct ps_part, part, job->copies.store.parts)
-    {
-        ps_records_remove(r, &part->record.place);
+    remove_records(&job->store);
+    if (job->copies.backups != NULL) {
+        PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+        {
+            remove_records(&b->store);
+        }
     }
 }
 

@@ -167,7 +167,7 @@ bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
 
     PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
     {
-        stored += job->store.stored_bytes + job->copies.store.stored_bytes;
+        stored += ps_server_job_stored_bytes(job);
     }
     return budget == 0 || stored + len > budget;
 }

@@ -59,8 +59,7 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
     };
     PS_MAP_EACH(const struct ps_server_job, job, s->jobs.by_gen)
     {
-        ret->stored_bytes += job->store.stored_bytes +
-                             job->copies.store.stored_bytes;
+        ret->stored_bytes += ps_server_job_stored_bytes(job);
         ret->waiting_requests += job->store.open_round_count +
                                  job->store.waiting_pull_count;
         for (uint32_t i = 0; i < job->slot_count; i++) {
