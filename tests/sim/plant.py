@@ -179,8 +179,8 @@ PLANTS = {
     ],
     "server/backup: drops what it has when its owner is lost": [
         ("lib/core/server/backup.c",
-         "if (p->number != 0) {",
-         "if (p->number == UINT64_MAX) {"),
+         "adopt_part(st, job, p, p->number != 0);",
+         "adopt_part(st, job, p, false);"),
     ],
     "sched/copies: promotes a backup that is being filled": [
         ("lib/core/sched/place/copies.c",
@@ -513,6 +513,87 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ps_server_copies_enqueue(c);
     }"""),
     ],
+    "server/backup: takes over what a lost server had sent away": [
+        ("lib/core/server/backup.c",
+         "const bool asks = job->moves.was_rebalanced || job->moves.by_part != NULL;",
+         "const bool asks = false;"),
+    ],
+    "server/backup: takes an answer to an earlier question": [
+        ("lib/core/server/backup.c",
+         "(version == 0 || b->lost_version == version) &&",
+         "(version == 0 || b->lost_version != 0) &&"),
+    ],
+    "server/backup: takes over before the end of a move says what counts": [
+        ("lib/core/server/backup.c",
+         """!is_moving(job, p)) {
+            adopt_part(st""",
+         """true) {
+            adopt_part(st"""),
+    ],
+    "server/backup: asks while a move is under way, and not after it": [
+        ("lib/core/server/backup.c",
+         """if (is_moving(job, p)) {
+        return;""",
+         """if (false) {
+        return;"""),
+    ],
+    "server/backup: takes copies of a server that is lost": [
+        ("lib/core/server/backup.c",
+         "if (b->lost_version == 0 && b->node == node &&",
+         "if (b->node == node &&"),
+    ],
+    "server/backup: asks again for each state of the job": [
+        ("lib/core/server/backup.c",
+         "} else if (b->lost_version != 0) {",
+         "} else if (b->lost_version == UINT32_MAX) {"),
+    ],
+    "server/copy: counts a backup that lacks what was taken over": [
+        ("lib/core/server/copy.c",
+         "(t->move == 0 && ps_server_job_takes_over(t->job))",
+         "(t->move == 0 && t->job == NULL)"),
+    ],
+    "server/handover: answers what the target of a move may have made otherwise": [
+        ("lib/core/server/handover.c",
+         "if (mv->role == MOVE_OUT && is_owner && !is_of_target(job, mv)) {",
+         "if (mv->role == MOVE_OUT && is_owner) {"),
+    ],
+    "server/handover: moves a partition on before it has taken it over": [
+        ("lib/core/server/handover.c",
+         "ps_server_backup_set_owner(st, job, ps_part_id(m->key, m->index), 0, true);",
+         ""),
+    ],
+    "server/handover: asks for no owner after the end of a move": [
+        ("lib/core/server/handover.c",
+         """end_move(st, job, mv, m->is_owner, m->epoch);
+    ps_server_backup_ask_owner(st, job, id);""",
+         "end_move(st, job, mv, m->is_owner, m->epoch);"),
+    ],
+    "server: asks for no owner on a new session": [
+        ("lib/core/server/server.c",
+         "ps_server_backup_ask_owner(st, job, UINT64_MAX);",
+         ""),
+    ],
+    "sched/move: answers a server that takes over as one that moves": [
+        ("lib/core/sched/place/move.c",
+         ".version = m->version,",
+         ""),
+    ],
+    "sched/move: does not say that partitions were about to move": [
+        ("lib/core/sched/place/move.c",
+         "j->keys.were_rebalanced = true;",
+         ""),
+    ],
+    "sched/move: moves to a server without a whole backup": [
+        ("lib/core/sched/place/move.c",
+         "if (to->backup != 0 && !to->is_filled) {",
+         "if (to->backup == UINT32_MAX) {"),
+    ],
+    "sched/copies: does not begin moves that wait for a backup": [
+        ("lib/core/sched/place/copies.c",
+         """ps_sched_copies_name(st, j); /* It may be filled for another place now. */
+    ps_sched_moves_start(st, j);""",
+         "ps_sched_copies_name(st, j);"),
+    ],
     "server/copy: reports a move during a step with norms": [
         ("lib/core/server/copy.c",
          "part->merge == NULL || !job->has_optimizer",
@@ -525,22 +606,20 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/handover: answers rounds that the new owner may lack": [
         ("lib/core/server/handover.c",
-         "if (mv->role == MOVE_OUT && is_owner) {",
+         "if (mv->role == MOVE_OUT && is_owner && !is_of_target(job, mv)) {",
          """    if (mv->role == MOVE_OUT && !is_owner) {
         ps_server_copies_end_move(st, mv);
         discard_part(st, job, mv);
         ps_server_move_set_away(mv, epoch);
-    } else if (mv->role == MOVE_OUT && is_owner) {"""),
+    } else if (mv->role == MOVE_OUT && is_owner &&
+               !is_of_target(job, mv)) {"""),
     ],
     "server/backup: confirms a copy before its own backup has it": [
         ("lib/core/server/backup.c",
          "!ps_server_copies_await(job, mv->key, mv->index)",
          "true"),
     ],
-    "server/backup: loses a partition that was moving when it takes over": [
-        ("lib/core/server/backup.c",
-         "ps_server_copies_end_move(st, mv); } else if",
-         "; } else if"),
+    "server/backup: takes over a partition that stays away": [
         ("lib/core/server/backup.c",
          "if (mv != NULL) { ps_server_move_end(mv); }", ""),
     ],
@@ -1076,6 +1155,38 @@ BY_TESTS = {
         "unit/test_server_kept.c",
     "server/copies: goes on alone when the link to the backup is lost":
         "unit/test_server_copies.c",
+    "server/backup: takes over a partition that stays away":
+        "unit/test_server_move.c",
+    "server/backup: takes over what a lost server had sent away":
+        "unit/test_server_move.c",
+    "server/backup: takes an answer to an earlier question":
+        "unit/test_server_move.c",
+    "server/backup: takes over before the end of a move says what counts":
+        "unit/test_server_move.c",
+    "server/backup: asks while a move is under way, and not after it":
+        "unit/test_server_move.c",
+    "server/backup: takes copies of a server that is lost":
+        "unit/test_server_move.c",
+    "server/backup: asks again for each state of the job":
+        "unit/test_server_move.c",
+    "server/copy: counts a backup that lacks what was taken over":
+        "unit/test_server_move.c",
+    "server/handover: answers what the target of a move may have made otherwise":
+        "unit/test_server_move.c",
+    "server/handover: moves a partition on before it has taken it over":
+        "unit/test_server_move.c",
+    "server/handover: asks for no owner after the end of a move":
+        "unit/test_server_move.c",
+    "server: asks for no owner on a new session":
+        "unit/test_server_move.c",
+    "sched/move: answers a server that takes over as one that moves":
+        "unit/test_sched_copies.c",
+    "sched/move: does not say that partitions were about to move":
+        "unit/test_sched_copies.c",
+    "sched/move: moves to a server without a whole backup":
+        "unit/test_sched_copies.c",
+    "sched/copies: does not begin moves that wait for a backup":
+        "unit/test_sched_copies.c",
     "server/backup: has a partition of two places once":
         "unit/test_server_copies.c",
     "sched/lifecycle: takes a process that has lost its memory":
@@ -1174,8 +1285,6 @@ BY_TESTS = {
     "server/handover: answers rounds that the new owner may lack":
         "unit/test_server_move.c",
     "server/backup: confirms a copy before its own backup has it":
-        "unit/test_server_move.c",
-    "server/backup: loses a partition that was moving when it takes over":
         "unit/test_server_move.c",
     "server/move: requests no state of a partition that returns":
         "unit/test_server_move.c",

@@ -466,7 +466,6 @@ static bool has_unique_server_state(const struct world_options *o)
 /* Losses of servers one after the other; jobs with copies outlive all of them. */
 static void add_copy_faults(struct world_options *o, struct ps_rng *r)
 {
-    o->faults.rebalance = 0;
     if (ps_rng_chance(r, 700)) {
         o->faults.isolate = false;
         o->faults.part = false; /* See add_faults(). */

@@ -110,6 +110,7 @@ enum {
     FAULT_CRASH,
     FAULT_SERVER,
     FAULT_COPY,
+    FAULT_MOVING,
     FAULT_REBALANCE,
     FAULT_AGENT,
     FAULT_SLEEP,
@@ -512,6 +513,11 @@ void world_fault(struct world *w, const struct wevent *e)
         }
         schedule_fault(w, FAULT_COPY, f->copy_loss);
         break;
+    case FAULT_MOVING:
+        if (has_job_begun(w) && may_lose_server(w)) {
+            lose_server(w);
+        }
+        break;
     case FAULT_SERVER:
     case FAULT_ISOLATE:
     case FAULT_PART:
@@ -542,6 +548,10 @@ void world_fault(struct world *w, const struct wevent *e)
             world_rebalance(w, name);
         } else {
             world_rebalance(w, NULL);
+        }
+        if (f->copy_loss != 0 && ps_rng_chance(&w->rng, 300)) {
+            world_event(w, WE_FAULT, w->now + world_delay(w, 1, PS_MILLIS(20)))
+                ->number = FAULT_MOVING;
         }
         schedule_fault(w, FAULT_REBALANCE, f->rebalance);
         break;

@@ -768,6 +768,7 @@ struct job_options {
     const struct ps_rec_place *place; /* NULL: it states none. */
     uint32_t place_count;             /* 0: one. */
     uint32_t replicas;
+    bool was_rebalanced;
 };
 
 static inline void sched_send_job_state(struct world *w,
@@ -807,6 +808,7 @@ static inline void sched_send_job_state(struct world *w,
                                                            ? 1
                                                            : opt->place_count,
                                        .replicas = opt->replicas,
+                                       .was_rebalanced = opt->was_rebalanced,
                                        .compression = opt->compression == NULL
                                                           ? ""
                                                           : opt->compression},
@@ -881,6 +883,24 @@ static inline void sched_move_end(struct world *w, uint64_t number,
                                                    .key = key,
                                                    .is_owner = is_owner,
                                                    .epoch = epoch}},
+                     w->now, &w->sched_out);
+    world_run_until_idle(w);
+}
+
+/* Answer to the last question about a partition that was taken over. */
+static inline void sched_answer(struct world *w, bool is_owner)
+{
+    const struct ps_msg_moved *m = &w->last_moved;
+
+    assert_int_not_equal(m->version, 0);
+    ps_link_send_msg(w->sched,
+                     &(struct ps_msg){.code = PS_MSG_MOVE_END,
+                                      .move_end = {.move = m->move,
+                                                   .gen = GEN,
+                                                   .key = m->key,
+                                                   .is_owner = is_owner,
+                                                   .epoch = 9,
+                                                   .version = m->version}},
                      w->now, &w->sched_out);
     world_run_until_idle(w);
 }

@@ -194,6 +194,73 @@ static void a_backup_that_counts_takes_over(void **state)
     end(&j);
 }
 
+static void drain(const struct job *j, struct peer *ctl, const char *server)
+{
+    deliver_job_ready(j->w, j->s[0]);
+    deliver_job_ready(j->w, j->s[1]);
+    deliver_msg(j->w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "train",
+                                          .drain_server = server}});
+}
+
+/* Else the partition would have one copy for a while. */
+static void a_partition_does_not_move_before_the_backup_counts(void **state)
+{
+    struct job j = start_copied_job();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    drain(&j, ctl, "s1");
+    assert_null(find_msg(j.s[0], PS_MSG_MOVE));
+    fill(&j, j.s[1]);
+    assert_null(find_msg(j.s[0], PS_MSG_MOVE));
+    fill(&j, j.s[0]);
+    assert_non_null(find_msg(j.s[0], PS_MSG_MOVE));
+    assert_non_null(find_msg(j.s[1], PS_MSG_MOVE));
+    end(&j);
+}
+
+/* The backup of a lost server may have what had moved away from it, or had been
+ * about to move to it: it asks. */
+static void a_backup_that_takes_over_asks_for_the_owner(void **state)
+{
+    struct job j = start_copied_job();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    struct ps_msg moved = {.code = PS_MSG_MOVED,
+                           .moved = {.gen = j.gen, .text = ""}};
+    const struct ps_msg_move_end *end_msg;
+    uint32_t version;
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    drain(&j, ctl, "s1");
+    moved.moved.key = last_msg(j.s[1], PS_MSG_MOVE)->move.key;
+    moved.moved.index = last_msg(j.s[1], PS_MSG_MOVE)->move.index;
+    lose(&j, j.s[1]);
+    assert_true(last_job_state(j.s[0])->was_rebalanced);
+    version = last_job_state(j.s[0])->version;
+    moved.moved.version = version;
+    drop_inbox(j.s[0]);
+    deliver_msg(j.w, j.s[0], moved);
+    end_msg = &last_msg(j.s[0], PS_MSG_MOVE_END)->move_end;
+    assert_true(end_msg->is_owner);
+    assert_int_equal(end_msg->version, version);
+    /* It owns nothing, for it has just been started. */
+    drop_inbox(j.s[1]);
+    deliver_msg(j.w, j.s[1], moved);
+    end_msg = &last_msg(j.s[1], PS_MSG_MOVE_END)->move_end;
+    assert_false(end_msg->is_owner);
+    /* A key that was removed meanwhile. */
+    moved.moved.key = 77;
+    drop_inbox(j.s[0]);
+    deliver_msg(j.w, j.s[0], moved);
+    assert_false(last_msg(j.s[0], PS_MSG_MOVE_END)->move_end.is_owner);
+    end(&j);
+}
+
 /* A backup of an older file may have been dismissed since (rule G5). */
 static void a_backup_of_an_old_file_does_not_take_over(void **state)
 {
@@ -527,6 +594,8 @@ int main(void)
         cmocka_unit_test(servers_of_a_job_are_backups_of_each_other),
         cmocka_unit_test(operators_see_how_far_backups_are_filled),
         cmocka_unit_test(a_backup_that_counts_takes_over),
+        cmocka_unit_test(a_partition_does_not_move_before_the_backup_counts),
+        cmocka_unit_test(a_backup_that_takes_over_asks_for_the_owner),
         cmocka_unit_test(a_backup_of_an_old_file_does_not_take_over),
         cmocka_unit_test(a_failed_job_has_no_lost_backup),
         cmocka_unit_test(a_server_that_is_often_lost_is_remembered_once),

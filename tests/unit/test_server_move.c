@@ -4,6 +4,7 @@
 #include "server_world.h"
 
 #include "core/part/store.h"
+#include "core/server/move.h"
 
 #define KEY    1u
 #define SOURCE 2 /* Agent of the target's world that is the source. */
@@ -841,43 +842,240 @@ a_copy_is_confirmed_when_the_backup_of_the_target_has_it(void **state)
     world_free(to);
 }
 
-/* The backup of the source is the target, and the source is lost: what it sent for
- * the backup counts, and the end of the move is late. */
-static void a_backup_takes_a_partition_over_that_was_moving_to_it(void **state)
+/* The place of the other server, with this one as the backup. */
+static struct ps_rec_place backed_up(const struct world *w)
 {
-    struct world *from = server();
-    struct world *to = server();
-    struct agent *source = &to->agents[SOURCE];
-    struct ps_rec_place place = {.epoch = 5,
+    const struct agent *other = &w->agents[SOURCE];
+
+    return (struct ps_rec_place){.epoch = 5,
                                  .node = NODE(SOURCE),
                                  .name = "agent",
-                                 .incarnation = source->incarnation,
-                                 .instance = source->instance,
+                                 .incarnation = other->incarnation,
+                                 .instance = other->instance,
                                  .number = 20,
-                                 .backup = to->server->uplink.node,
+                                 .backup = w->server->uplink.node,
                                  .backup_instance = 77};
-    struct job_options job = {.version = 2,
-                              .phase = PS_JOB_PHASE_RUNNING,
-                              .place = &place,
-                              .replicas = 2};
+}
 
-    (void)state;
-    sched_send_job_state(to, &job);
+static void send_place(struct world *w, uint32_t version,
+                       const struct ps_rec_place *place)
+{
+    sched_send_job_state(w, &(struct job_options){.version = version,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .place = place,
+                                                  .replicas = 2,
+                                                  .was_rebalanced = true});
+}
+
+/* The owner of a place whose backup is here gets to a version, and this server a
+ * copy of it. */
+static void back_up(struct world *from, struct world *to)
+{
+    const struct ps_rec_place place = backed_up(to);
+
+    send_place(to, 2, &place);
     push_both(from, 1, 2, 3);
-    sched_move(to, 1, KEY, source);
-    sched_move(from, 1, KEY, NULL);
-    carry(from, to);
+    sched_move(from, 90, KEY, NULL);
     from->peer.last.move = 0;
     from->peer.last.epoch = 5;
     carry(from, to);
-    job.version = 3;
-    job.place = NULL;
-    sched_send_job_state(to, &job);
-    sched_move_end(to, 1, KEY, false, 6);
-    agent_pull(&to->agents[0], KEY, 1);
-    assert_true(agent_f32(&to->agents[0], KEY) == 5);
+    assert_int_not_equal(to->agents[SOURCE].copied_number, 0);
+}
+
+/* The lost server may have sent away what is here of it, or it may never have got
+ * it: the scheduler knows. Until it answers no agent uses the partition. */
+static void
+a_backup_asks_for_owners_of_partitions_of_a_lost_server(void **state)
+{
+    for (int is_owner = 0; is_owner < 2; is_owner++) {
+        struct world *from = server();
+        struct world *to = server();
+        struct agent *a = to->agents;
+
+        (void)state;
+        back_up(from, to);
+        send_place(to, 3, NULL);
+        assert_int_equal(to->moved_count, 1);
+        assert_int_equal(to->last_moved.version, 3);
+        assert_false(to->last_moved.is_filled);
+        from->peer.last.move = 90; /* The lost process sends more. */
+        peer_confirm(&from->peer);
+        push_both(from, 2, 20, 30);
+        from->peer.last.move = 0;
+        from->peer.last.epoch = 5;
+        assert_int_equal(from->peer.image.version, 2);
+        carry(from, to);
+        agent_pull(&a[0], KEY, 1);
+        assert_int_equal(a[0].seen[KEY].error, PS_E_MIGRATING);
+        agent_restore_committed(&a[0], KEY, 1);
+        assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+        /* An answer to another question, and the next state of the job. */
+        to->last_moved.version = 2;
+        sched_answer(to, is_owner == 0);
+        send_place(to, 4, NULL);
+        agent_pull(&a[0], KEY, 1);
+        assert_int_equal(a[0].seen[KEY].error, PS_E_MIGRATING);
+        /* A new session of the link. */
+        world_closed(to, to->sched_conn);
+        ps_link_free(to->sched);
+        to->sched = NULL;
+        world_run(to, PS_SECONDS(3));
+        assert_int_equal(to->moved_count, 2);
+        assert_int_equal(to->last_moved.version, 3);
+
+        sched_answer(to, is_owner == 1);
+        if (is_owner == 1) {
+            assert_true(ps_pool_used(to->pool) > 0);
+            agent_pull(&a[1], KEY, 1);
+            assert_true(agent_f32(&a[1], KEY) == 5);
+        } else {
+            assert_int_equal(ps_pool_used(to->pool), 0);
+        }
+        sched_move_end(from, 90, KEY, true, 5);
+        world_free(from);
+        world_free(to);
+    }
+}
+
+/* It counts for nobody as long as the partition may be one that it lacks. */
+static void a_backup_counts_when_all_that_was_taken_over_is_there(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    struct ps_rec_place own = {.epoch = 7,
+                               .node = to->server->uplink.node,
+                               .name = "s0",
+                               .incarnation = 1,
+                               .instance = 77,
+                               .number = 1,
+                               .backup = PEER_NODE,
+                               .backup_instance = PEER_INSTANCE};
+
+    (void)state;
+    back_up(from, to);
+    send_place(to, 3, &own);
+    assert_int_equal(to->filled_count, 0);
+    sched_answer(to, true);
+    assert_int_equal(to->filled_count, 0);
+    assert_int_equal(to->peer.image.version, 1);
+    peer_confirm(&to->peer);
+    assert_int_equal(to->filled_count, 1);
+    sched_move_end(from, 90, KEY, true, 5);
     world_free(from);
     world_free(to);
+}
+
+/* The scheduler moves the partition on, and that is heard first. */
+static void a_move_away_says_that_the_partition_was_taken_over(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    back_up(from, to);
+    send_place(to, 3, NULL);
+    sched_move(to, 91, KEY, NULL);
+    assert_int_equal(to->peer.image.version, 1);
+    sched_answer(to, true);
+    peer_confirm(&to->peer);
+    assert_true(to->last_moved.is_filled);
+    sched_move_end(to, 91, KEY, true, 9);
+    agent_pull(&to->agents[1], KEY, 1);
+    assert_true(agent_f32(&to->agents[1], KEY) == 5);
+    sched_move_end(from, 90, KEY, true, 5);
+    world_free(from);
+    world_free(to);
+}
+
+/* The backup of the source is the target, and the source is lost: what it sent for
+ * the backup counts, if the move was not completed. */
+static void a_backup_takes_a_partition_over_that_was_moving_to_it(void **state)
+{
+    for (int is_completed = 0; is_completed < 2; is_completed++) {
+        struct world *from = server();
+        struct world *to = server();
+        struct agent *source = &to->agents[SOURCE];
+        const struct ps_rec_place place = backed_up(to);
+
+        (void)state;
+        send_place(to, 2, &place);
+        push_both(from, 1, 2, 3);
+        sched_move(to, 1, KEY, source);
+        sched_move(from, 1, KEY, NULL);
+        carry(from, to);
+        from->peer.last.move = 0;
+        from->peer.last.epoch = 5;
+        carry(from, to);
+        send_place(to, 3, NULL);
+        /* The end of the move says which of the two counts. */
+        assert_int_equal(to->moved_count, 0);
+        to->last_moved.version = 3; /* It has asked before the move began. */
+        to->last_moved.key = KEY;
+        sched_answer(to, false);
+        sched_move_end(to, 1, KEY, is_completed == 1, 6);
+        assert_int_equal(to->moved_count, 1);
+        sched_answer(to, true);
+        agent_pull(&to->agents[0], KEY, 1);
+        assert_true(agent_f32(&to->agents[0], KEY) == 5);
+        push_both(to, 2, 10, 20);
+        assert_int_equal(to->agents[0].seen[KEY].value_version, 2);
+        world_free(from);
+        world_free(to);
+    }
+}
+
+/* The source is the backup of the target, which may have owned the partition before
+ * it was lost. The source has made a version that was answered to nobody; the
+ * target's counts. */
+static void a_source_takes_over_a_version_of_its_lost_target(void **state)
+{
+    struct world *target = server();
+    struct world *w = server();
+    struct ps_rec_place places[] = {{.epoch = 5,
+                                     .node = w->server->uplink.node,
+                                     .name = "s0",
+                                     .incarnation = 1,
+                                     .instance = 77,
+                                     .number = 1},
+                                    backed_up(w)};
+    struct job_options job = {.version = 2,
+                              .phase = PS_JOB_PHASE_RUNNING,
+                              .place = places,
+                              .place_count = 2,
+                              .replicas = 2,
+                              .was_rebalanced = true};
+    struct agent *a = w->agents;
+
+    (void)state;
+    sched_send_job_state(w, &job);
+    push_both(w, 1, 2, 3);
+    sched_move(w, 1, KEY, NULL);
+    /* Here node SOURCE is the target. */
+    ps_server_move_find(ps_map_get(w->server->jobs.by_gen, GEN), KEY, 0)
+        ->target = NODE(SOURCE);
+    peer_confirm(&w->peer);
+    assert_true(w->last_moved.is_filled);
+    push_both(w, 2, 10, 20);
+    assert_int_equal(a[0].seen[KEY].value_version, 1);
+
+    push_both(target, 1, 2, 3);
+    push_both(target, 2, 100, 200);
+    sched_move(target, 90, KEY, NULL);
+    target->peer.last.move = 0;
+    target->peer.last.epoch = 5;
+    carry(target, w);
+    job.version = 3;
+    job.place_count = 1;
+    sched_send_job_state(w, &job);
+    sched_move_end(w, 1, KEY, true, 6); /* As the placement is by now. */
+    assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+    assert_int_equal(a[0].seen[KEY].value_version, 1);
+    sched_answer(w, true);
+    agent_pull(&a[0], KEY, 2);
+    assert_true(agent_f32(&a[0], KEY) == 300);
+    sched_move_end(target, 90, KEY, true, 5);
+    world_free(target);
+    world_free(w);
 }
 
 /* A scheduler of before moves partitions itself; it gets the reason. */
@@ -947,7 +1145,12 @@ int main(void)
         cmocka_unit_test(servers_ask_a_new_scheduler_for_the_end),
         cmocka_unit_test(
             a_copy_is_confirmed_when_the_backup_of_the_target_has_it),
+        cmocka_unit_test(
+            a_backup_asks_for_owners_of_partitions_of_a_lost_server),
+        cmocka_unit_test(a_backup_counts_when_all_that_was_taken_over_is_there),
+        cmocka_unit_test(a_move_away_says_that_the_partition_was_taken_over),
         cmocka_unit_test(a_backup_takes_a_partition_over_that_was_moving_to_it),
+        cmocka_unit_test(a_source_takes_over_a_version_of_its_lost_target),
         cmocka_unit_test(a_move_of_a_lost_source_does_not_begin),
         cmocka_unit_test(a_scheduler_that_reads_partitions_is_refused),
     };

@@ -254,6 +254,7 @@ static int load_state(struct ps_sched_load *l, struct ps_sched_job *j,
     j->version = m->version;
     j->weight = ps_fair_weight(m->weight);
     j->observed.profile.mode = m->profile_mode;
+    j->keys.were_rebalanced = m->was_rebalanced;
     j->observed.profile.number = m->profile_number;
     ps_str_copy(j->reason, sizeof(j->reason), ps_str_or_empty(m->reason));
     return load_changes(j, m, why);

@@ -695,6 +695,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
     ps_server_credit_mark_job(job);
     job->copies.is_wanted = m->replicas > 1;
     job->moves.has_moved = m->has_moved;
+    job->moves.was_rebalanced = m->was_rebalanced;
     set_processes(job, m);
     ps_server_backup_set_places(st, job, m);
     ps_server_job_send_ready(st, job);

@@ -9,7 +9,8 @@
  *         of the version before, which stays until the step is complete
  *     job_state names another backup, or none: all of it is dropped
  *     job_state names the place no more: its owner was lost, and the partitions
- *         become this server's own (rule O13)
+ *         become this server's own (rule O13); in a job of which partitions have
+ *         moved, those that the scheduler says are (rule M15)
  *
  * The target of a move takes copies in the same way, into the store: agents may not
  * use the partition before the end of the move. A copy is confirmed when it is at
@@ -200,6 +201,8 @@ static void take_role(struct ps_server_step *st, struct ps_server_job *job,
     send_copied(st, job, b);
 }
 
+/* ---------------------------------------------------------------- takeover */
+
 /* Both stay in their lists of changed partitions. */
 static void swap_records(struct ps_part *a, struct ps_part *b)
 {
@@ -213,7 +216,7 @@ static void swap_records(struct ps_part *a, struct ps_part *b)
 
 /* Makes the copy the partition of this server. False: it is a stray of one. */
 static bool install(struct ps_server_step *st, struct ps_server_job *job,
-                    struct ps_server_backup_part *p)
+                    const struct ps_server_backup_part *p)
 {
     const uint32_t key = p->part->key;
     const uint32_t index = p->part->index;
@@ -222,23 +225,10 @@ static bool install(struct ps_server_step *st, struct ps_server_job *job,
     struct ps_part *part = ps_store_find(&job->store, key, index);
     struct ps_slice buffers[PS_PART_BUFFERS];
 
-    if (mv != NULL && mv->role == MOVE_OUT && mv->target != p->of->node) {
-        return false;
-    }
-    if (mv != NULL && mv->role == MOVE_OUT) {
-        /* The target was lost, and the partition is here whether the move was
-         * completed or not. */
-        ps_server_copies_end_move(st, mv);
-    } else if (mv != NULL && mv->role == MOVE_IN && part != NULL) {
-        /* The source was lost before the end of the move, and what came of it for
-         * the backup has all that was answered. */
-        ps_store_remove(&job->store, part);
-        part = NULL;
-    }
     if (mv != NULL) {
         ps_server_move_end(mv);
     }
-    if (!ps_server_job_backs_up(job, key, index)) {
+    if (!ps_server_job_is_newer(job, p)) {
         return false;
     }
     if (part != NULL && part->open_round != NULL) {
@@ -254,28 +244,146 @@ static bool install(struct ps_server_step *st, struct ps_server_job *job,
         }
     }
     ps_store_install(&job->store, part, &image, buffers);
+    ps_server_copies_on_takeover(job, part);
     ps_server_norm_adopt(st, job, part);
     ps_server_pull_reply_waiting(st, job, part, NULL);
     return true;
 }
 
+/* The scheduler has said, or it is clear, whether the partition is this
+ * server's. */
+static void adopt_part(struct ps_server_step *st, struct ps_server_job *job,
+                       struct ps_server_backup_part *p, bool is_owner)
+{
+    if (is_owner && install(st, job, p)) {
+        p->of->taken_count++;
+    }
+    part_free(job, p);
+}
+
+/* Rule M15: a move of the partition that is under way here ends first, because its
+ * end says which of the copies here is the right one. */
+static bool is_moving(const struct ps_server_job *job,
+                      const struct ps_server_backup_part *p)
+{
+    const struct ps_server_move *mv = ps_server_move_find(job, p->part->key,
+                                                          p->part->index);
+
+    return mv != NULL && (mv->role == MOVE_OUT || mv->role == MOVE_IN);
+}
+
+/* Asks whose the partition is. */
+static void ask_owner(struct ps_server_step *st,
+                      const struct ps_server_job *job,
+                      const struct ps_server_backup_part *p)
+{
+    if (is_moving(job, p)) {
+        return;
+    }
+    ps_server_uplink_send_msg(
+        st, &(struct ps_msg){.code = PS_MSG_MOVED,
+                             .moved = {.gen = job->gen,
+                                       .key = p->part->key,
+                                       .index = p->part->index,
+                                       .text = "",
+                                       .version = p->of->lost_version}});
+}
+
+/* Ends the takeover of what lost servers had, where nothing is left to ask
+ * about. */
+static void end_takeovers(struct ps_server_step *st, struct ps_server_job *job)
+{
+    PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
+    {
+        if (b->lost_version != 0 && ps_map_count(b->parts) == 0) {
+            ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
+                               "job %s: took over %u partitions of server %s",
+                               job->name, b->taken_count,
+                               b->name[0] != '\0' ? b->name : "?");
+            backup_free(job, b);
+        }
+    }
+    ps_server_copies_check(st, job);
+}
+
+/* The owner of the place is lost. Without moves all of it is this server's. */
 static void take_over(struct ps_server_step *st, struct ps_server_job *job,
                       struct ps_server_backup *b)
 {
-    uint32_t count = 0;
+    const bool asks = job->moves.was_rebalanced || job->moves.by_part != NULL;
 
     job->newest_version = ps_max_u64(job->newest_version, b->newest_version);
+    b->lost_version = job->version;
+    b->due_count = 0;
+    b->refused_count = 0;
     PS_MAP_EACH(struct ps_server_backup_part, p, b->parts)
     {
-        if (p->number != 0) {
-            count += install(st, job, p);
+        next_drop(job, p);
+        if (p->number == 0 || !asks) {
+            adopt_part(st, job, p, p->number != 0);
+        } else {
+            ask_owner(st, job, p);
         }
     }
-    ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
-                       "job %s: took over %u partitions of server %s",
-                       job->name, count, b->name[0] != '\0' ? b->name : "?");
-    backup_free(job, b);
+    end_takeovers(st, job);
 }
+
+void ps_server_backup_ask_owner(struct ps_server_step *st,
+                                const struct ps_server_job *job, uint64_t id)
+{
+    if (job->copies.backups == NULL) {
+        return;
+    }
+    PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+    {
+        PS_MAP_EACH(const struct ps_server_backup_part, p, b->parts)
+        {
+            if (b->lost_version != 0 &&
+                (id == UINT64_MAX ||
+                 id == ps_part_id(p->part->key, p->part->index))) {
+                ask_owner(st, job, p);
+            }
+        }
+    }
+}
+
+void ps_server_backup_set_owner(struct ps_server_step *st,
+                                struct ps_server_job *job, uint64_t id,
+                                uint32_t version, bool is_owner)
+{
+    if (!ps_server_job_takes_over(job)) {
+        return;
+    }
+    PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+    {
+        struct ps_server_backup_part *p = ps_map_get(b->parts, id);
+
+        if (p != NULL && b->lost_version != 0 &&
+            (version == 0 || b->lost_version == version) &&
+            !is_moving(job, p)) {
+            adopt_part(st, job, p, is_owner);
+        }
+    }
+    end_takeovers(st, job);
+}
+
+bool ps_server_backup_has_of(const struct ps_server_job *job, uint32_t node,
+                             uint64_t id)
+{
+    if (job->copies.backups == NULL) {
+        return false;
+    }
+    PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+    {
+        if (b->lost_version != 0 && b->node == node &&
+            ps_map_get(b->parts, id) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ places */
 
 /* Place of this process as the owner; NULL: it has none. */
 static const struct ps_rec_place *own_place(const struct ps_server *s,
@@ -318,6 +426,8 @@ void ps_server_backup_set_places(struct ps_server_step *st,
         {
             if (b->is_named) {
                 b->is_named = false; /* For the next job_state. */
+            } else if (b->lost_version != 0) {
+                continue;
             } else if (has_place(m, b->number)) {
                 backup_free(job, b);
             } else {
@@ -344,8 +454,8 @@ static struct ps_server_backup *find_role(const struct ps_server_job *job,
     }
     PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
     {
-        if (b->node == node && b->instance == instance &&
-            (epoch == 0 || b->epoch == epoch)) {
+        if (b->lost_version == 0 && b->node == node &&
+            b->instance == instance && (epoch == 0 || b->epoch == epoch)) {
             return b;
         }
     }

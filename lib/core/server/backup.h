@@ -24,6 +24,18 @@ struct ps_store *ps_server_backup_store(struct ps_server_job *job,
  * next job_state says whether it counts. */
 void ps_server_backup_adopt(struct ps_part *part);
 
+/* Asks the scheduler whether this server owns the partition, if it has that from a
+ * lost server; `id` UINT64_MAX: all that it has. */
+void ps_server_backup_ask_owner(struct ps_server_step *st,
+                                const struct ps_server_job *job, uint64_t id);
+/* Its answer, for what was taken over by this version of job_state; 0: by any. */
+void ps_server_backup_set_owner(struct ps_server_step *st,
+                                struct ps_server_job *job, uint64_t id,
+                                uint32_t version, bool is_owner);
+/* True if it has a partition of this node that is lost, and has not heard whose
+ * that is. */
+bool ps_server_backup_has_of(const struct ps_server_job *job, uint32_t node,
+                             uint64_t id);
 /* Takes the role of the target of a move. */
 void ps_server_backup_begin_move(struct ps_server_step *st,
                                  struct ps_server_move *mv,

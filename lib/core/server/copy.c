@@ -217,7 +217,8 @@ static void check_filled(struct ps_server_step *st, struct ps_server_target *t)
     if (t->unfilled > 0) {
         report_progress(st, t);
     }
-    if (t->unfilled > 0 || t->is_filled || (t->move != 0 && !may_move(t))) {
+    if (t->unfilled > 0 || t->is_filled || (t->move != 0 && !may_move(t)) ||
+        (t->move == 0 && ps_server_job_takes_over(t->job))) {
         return;
     }
     t->is_filled = true;
@@ -280,6 +281,28 @@ void ps_server_copies_begin(struct ps_server_step *st,
         }
     }
     check_filled(st, t);
+}
+
+void ps_server_copies_on_takeover(struct ps_server_job *job,
+                                  struct ps_part *part)
+{
+    struct ps_server_target *t = ps_server_target_find(job, 0);
+
+    if (t != NULL && ps_server_copies_find(t, part->key, part->index) == NULL) {
+        add_unfilled(t, part->key, part->index);
+    } else {
+        ps_server_copies_on_change(job, part);
+    }
+}
+
+void ps_server_copies_check(struct ps_server_step *st,
+                            struct ps_server_job *job)
+{
+    struct ps_server_target *t = ps_server_target_find(job, 0);
+
+    if (t != NULL) {
+        check_filled(st, t);
+    }
 }
 
 void ps_server_copies_begin_move(struct ps_server_step *st,

@@ -28,6 +28,12 @@ void ps_server_copies_begin_move(struct ps_server_step *st,
                                  uint64_t instance);
 void ps_server_copies_end_move(struct ps_server_step *st,
                                struct ps_server_move *mv);
+/* The partition has come from a lost server. */
+void ps_server_copies_on_takeover(struct ps_server_job *job,
+                                  struct ps_part *part);
+/* Looks whether the backup counts by now. */
+void ps_server_copies_check(struct ps_server_step *st,
+                            struct ps_server_job *job);
 /* Ends the links to servers that get no copies any more. One that is connected is
  * kept if another move may follow. */
 void ps_server_copies_drop_unused_peers(struct ps_server_step *st,

@@ -90,11 +90,22 @@ static void own_part(struct ps_server_step *st, struct ps_server_job *job,
     }
 }
 
+/* True if the target may have owned the partition, and was lost, and its copies are
+ * here: they have all that was answered, and the source's may have what was
+ * not. */
+static bool is_of_target(const struct ps_server_job *job,
+                         const struct ps_server_move *mv)
+{
+    return mv->is_reported &&
+           ps_server_backup_has_of(job, mv->target,
+                                   ps_part_id(mv->key, mv->index));
+}
+
 /* `epoch`: placements up to it do not bring the partition back. */
 static void end_move(struct ps_server_step *st, struct ps_server_job *job,
                      struct ps_server_move *mv, bool is_owner, uint32_t epoch)
 {
-    if (mv->role == MOVE_OUT && is_owner) {
+    if (mv->role == MOVE_OUT && is_owner && !is_of_target(job, mv)) {
         ps_server_copies_end_move(st, mv);
     } else if (mv->role == MOVE_OUT) {
         discard_part(st, job, mv);
@@ -136,6 +147,9 @@ void ps_server_on_move(struct ps_server_step *st, const struct ps_msg_move *m)
         return; /* It is over, or has begun. */
     }
     if (is_source) {
+        /* The scheduler names it as the owner. */
+        ps_server_backup_set_owner(st, job, ps_part_id(m->key, m->index), 0,
+                                   true);
         ps_server_copies_begin_move(st, mv, m->target, m->target_instance);
     } else {
         discard_part(st, job, mv);
@@ -147,13 +161,21 @@ void ps_server_on_move_end(struct ps_server_step *st,
                            const struct ps_msg_move_end *m)
 {
     struct ps_server_job *job = ps_map_get(st->s->jobs.by_gen, m->gen);
-    struct ps_server_move *mv =
-        job != NULL ? ps_server_move_find_ending(job, m->move, m->key, m->index)
-                    : NULL;
+    const uint64_t id = ps_part_id(m->key, m->index);
+    struct ps_server_move *mv;
 
+    if (job == NULL) {
+        return;
+    }
+    if (m->version != 0) {
+        ps_server_backup_set_owner(st, job, id, m->version, m->is_owner);
+        return;
+    }
+    mv = ps_server_move_find_ending(job, m->move, m->key, m->index);
     if (mv == NULL || (mv->role != MOVE_OUT && mv->role != MOVE_IN)) {
         return;
     }
     end_move(st, job, mv, m->is_owner, m->epoch);
+    ps_server_backup_ask_owner(st, job, id);
     ps_server_copies_drop_unused_peers(st, true);
 }

@@ -85,11 +85,19 @@ void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
             .recording = p->mode == PS_PROFILE_MODE_ON ? mark_of(p) : 0});
 }
 
+bool ps_server_job_is_newer(const struct ps_server_job *job,
+                            const struct ps_server_backup_part *p)
+{
+    const struct ps_part *own = ps_store_find(&job->store, p->part->key,
+                                              p->part->index);
+
+    return own == NULL || !ps_part_has_value(own) ||
+           (p->number != 0 && p->part->image.version > own->image.version);
+}
+
 bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
                             uint32_t index)
 {
-    const struct ps_part *own = ps_store_find(&job->store, key, index);
-
     if (job->copies.backups == NULL) {
         return false;
     }
@@ -98,9 +106,21 @@ bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
         const struct ps_server_backup_part *p = ps_map_get(
             b->parts, ps_part_id(key, index));
 
-        if (p != NULL &&
-            (own == NULL || !ps_part_has_value(own) ||
-             (p->number != 0 && p->part->image.version > own->image.version))) {
+        if (p != NULL && ps_server_job_is_newer(job, p)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ps_server_job_takes_over(const struct ps_server_job *job)
+{
+    if (job->copies.backups == NULL) {
+        return false;
+    }
+    PS_MAP_EACH(const struct ps_server_backup, b, job->copies.backups)
+    {
+        if (b->lost_version != 0) {
             return true;
         }
     }

@@ -98,6 +98,10 @@ struct ps_server_backup {
     char name[PS_NAME_MAX + 1];
     uint32_t epoch;
     bool is_named; /* By the job_state that is taken in. */
+    /* Version of the job_state that said that the owner is lost; 0: it is not.
+     * Partitions of such a place wait for the scheduler to say whose they are. */
+    uint32_t lost_version;
+    uint32_t taken_count; /* Partitions that this server has taken over. */
     uint64_t newest_version;
     /* struct ps_server_backup_part, by partition. Another place may have the same
      * one, which moves between the two. */
@@ -135,6 +139,7 @@ struct ps_server_process {
 struct ps_server_job_moves {
     struct ps_map *by_part; /* struct ps_server_move; NULL: none yet. */
     bool has_moved;         /* Some partition has had another owner before. */
+    bool was_rebalanced;    /* As job_state says. */
     /* Of the places, as the newest job_state names them. */
     struct ps_server_process *processes;
     uint32_t process_count;
@@ -251,6 +256,11 @@ static inline bool ps_server_job_is_settled(const struct ps_server_job *job,
  * owner has sent an init to the process of which this is the backup. */
 bool ps_server_job_backs_up(const struct ps_server_job *job, uint32_t key,
                             uint32_t index);
+/* True if the copy is newer than the partition of this server. */
+bool ps_server_job_is_newer(const struct ps_server_job *job,
+                            const struct ps_server_backup_part *p);
+/* True if it has partitions of a lost server that may not be its own. */
+bool ps_server_job_takes_over(const struct ps_server_job *job);
 /* Bytes of all partitions of the job here, also of other servers. */
 uint64_t ps_server_job_stored_bytes(const struct ps_server_job *job);
 

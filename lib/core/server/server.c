@@ -109,6 +109,7 @@ static void on_new_session(void *context)
         ps_server_norm_resend(st, job);
         ps_server_restore_send_lost(st, job);
         ps_server_copies_report(st, job);
+        ps_server_backup_ask_owner(st, job, UINT64_MAX);
     }
 }
 

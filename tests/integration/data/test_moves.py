@@ -98,6 +98,45 @@ def test_optimizer(trio):
     assert len({str(r) for r in results}) == len(results)
 
 
+def await_copies(t, count):
+    support.wait_for(
+        lambda: t.sched.text().count("backup filled: server") >= count and
+        t.ask("jobs")["jobs"][0]["copies"] == "two",
+        f"{count} filled backups in the log of psched, and two copies")
+
+
+def test_copies_move_along(trio):
+    """A server that has got partitions is lost at once, with its memory; and
+    then the one to which what it had went."""
+    t = trio(servers=3, agents=2, server_options=OPTIONS,
+             agent_options=OPTIONS)
+    adam = "adam learning_rate=0.001 wd=0.01"
+    job, keys = open_job(t, adam, PSKV_REPLICAS=2)
+    with job:
+        await_copies(t, 3)
+        results = [piece(job, keys, 0)]
+        for order, lost in ((["rebalance"], None),
+                            (["--off", "ps1", "rebalance"], "ps2"),
+                            (["rebalance"], "ps0"),
+                            (["--off", "ps2", "rebalance"], "ps1")):
+            def move(order=order, lost=lost):
+                assert sum(m["parts"] for m in t.ask(*order, "job")["moves"])
+                if "--off" in order:
+                    assert holds(t)[order[1]] == 0
+                if lost is not None:
+                    t.kill(lost)
+            before = t.sched.text().count("backup filled: server")
+            results.append(piece(job, keys, len(results), move))
+            if lost is not None:
+                t.launch(lost)
+                await_copies(t, before + 2)
+        results.append(piece(job, keys, len(results)))
+    texts = t.sched.text()
+    assert texts.count("partitions moved from node") == 3, texts
+    t.await_empty()
+    assert results == expected(trio, adam, len(results))
+
+
 def test_cut_connections(trio):
     """The moves, and everything else, over connections that are cut."""
     proxies = []

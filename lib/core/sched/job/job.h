@@ -199,6 +199,7 @@ struct ps_sched_job_servers {
 struct ps_sched_keys {
     /* By ps_name_hash_slot(); no two keys share one. */
     struct ps_map *by_name_hash;
+    bool were_rebalanced; /* See job_state.was_rebalanced. */
     uint64_t hash_seed;
     struct ps_sched_key **list; /* By number; NULL: key was removed. */
     uint32_t count;             /* Key numbers assigned so far. */

@@ -154,6 +154,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
     struct ps_rec_rank *ranks = ps_alloc((j->workers.count + 1u) *
                                          sizeof(*ranks));
     struct ps_rec_place *places = list_places(j);
+    const struct ps_sched_optimizer *o = &j->optimizer;
     uint32_t rank_count = 0;
     struct ps_packet *p;
 
@@ -203,15 +204,13 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .ranks = ranks,
                     .ranks_count = rank_count,
                     .reason = j->reason,
-                    .optimizer = j->optimizer.declared.name,
-                    .params = j->optimizer.declared.params,
-                    .params_count = j->optimizer.declared.param_count,
-                    .tunings = j->optimizer.tunings.list,
-                    .tunings_count = with_ranks ? 0
-                                                : j->optimizer.tunings.count,
-                    .changes = j->optimizer.changes.list,
-                    .changes_count = with_ranks ? 0
-                                                : j->optimizer.changes.count,
+                    .optimizer = o->declared.name,
+                    .params = o->declared.params,
+                    .params_count = o->declared.param_count,
+                    .tunings = o->tunings.list,
+                    .tunings_count = with_ranks ? 0 : o->tunings.count,
+                    .changes = o->changes.list,
+                    .changes_count = with_ranks ? 0 : o->changes.count,
                     .profile_mode = j->observed.profile.mode,
                     .profile_number = j->observed.profile.number,
                     .compression = j->compression.name,
@@ -222,6 +221,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .places_count = with_ranks ? 0 : j->servers.count,
                     .replicas = j->opt.replicas,
                     .has_moved = has_moved(j),
+                    .was_rebalanced = j->keys.were_rebalanced,
                 }},
         NULL, 0);
     ps_free(slots);

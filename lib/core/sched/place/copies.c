@@ -304,6 +304,7 @@ void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
     ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "backup filled", false,
                        pair.data);
     ps_sched_copies_name(st, j); /* It may be filled for another place now. */
+    ps_sched_moves_start(st, j);
 }
 
 void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out)

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
+#include "core/sched/store.h"
 
 #include <inttypes.h>
 
@@ -132,12 +133,17 @@ struct ps_sched_rebalance {
 
 /* ------------------------------------------------------------------ lists */
 
-void ps_sched_moves_init(struct ps_sched_job *j, ps_conn_id ctl)
+void ps_sched_moves_init(struct ps_sched *s, struct ps_sched_job *j,
+                         ps_conn_id ctl)
 {
     assert(j->rebalance == NULL);
     j->rebalance = ps_calloc(1, sizeof(*j->rebalance));
     j->rebalance->ctl_conn = ctl;
     ps_list_init(&j->rebalance->moves);
+    if (!j->keys.were_rebalanced) {
+        j->keys.were_rebalanced = true;
+        ps_sched_store_job(s, j);
+    }
 }
 
 int ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
@@ -267,6 +273,7 @@ static void send_end(struct ps_sched_step *st, const struct ps_sched_job *j,
     ps_sched_send_msg(st, ps_members_get(&st->s->members, node),
                       &(struct ps_msg){.code = PS_MSG_MOVE_END,
                                        .move_end = {.move = m->move,
+                                                    .version = m->version,
                                                     .gen = j->gen,
                                                     .key = m->key,
                                                     .index = m->index,
@@ -325,6 +332,9 @@ static bool begin_move(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (from->ready_version < j->version || to->ready_version < j->version) {
         return false; /* ps_sched_on_job_ready() begins it. */
+    }
+    if (to->backup != 0 && !to->is_filled) {
+        return false; /* ps_sched_on_filled() does: it has two copies here. */
     }
     if (!ps_sched_admission_fits_part(st->s, j, k, mv->index, mv->target)) {
         give_up_move(st, j, mv,
@@ -414,13 +424,16 @@ void ps_sched_on_moved(struct ps_sched_step *st, struct ps_member *server,
                                              : NULL;
     struct move *mv;
 
-    if (k == NULL || m->index >= k->part_count || !ps_sched_job_is_open(j)) {
+    if (j == NULL || !ps_sched_job_is_open(j)) {
         return;
     }
-    mv = find_move(j, m->move);
-    if (mv == NULL) { /* Over, or of the process before this one. */
+    mv = m->version == 0 ? find_move(j, m->move) : NULL;
+    if (mv == NULL) {
+        /* It is over, or of the process before this one; or the server has taken
+         * over what it asks about. */
         send_end(st, j, m, server->node,
-                 k->parts[m->index].node == server->node);
+                 k != NULL && m->index < k->part_count &&
+                     k->parts[m->index].node == server->node);
         return;
     }
     if (mv->source != server->node || mv->key != m->key ||

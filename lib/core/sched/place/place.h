@@ -138,7 +138,8 @@ uint64_t ps_demand_bytes(const struct ps_demand *n, uint32_t slots);
 /* ------------------------------------------------------------------ move.c */
 
 /* Makes an empty rebalance; ps_sched_moves_start() begins it. */
-void ps_sched_moves_init(struct ps_sched_job *j, ps_conn_id ctl);
+void ps_sched_moves_init(struct ps_sched *s, struct ps_sched_job *j,
+                         ps_conn_id ctl);
 struct ps_sched_part_move {
     uint32_t key;
     uint32_t index;

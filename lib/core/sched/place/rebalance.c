@@ -168,7 +168,7 @@ static int start_moves(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     int rc = 0;
 
-    ps_sched_moves_init(j, ctl);
+    ps_sched_moves_init(st->s, j, ctl);
     for (uint32_t i = 0; i < plan->count && rc == 0; i++) {
         const struct ps_balance_part *p = &plan->parts[i];
 
@@ -253,11 +253,6 @@ static int rebalance_error(const struct ps_sched *s,
                "that is done";
     } else if (j->phase != PS_JOB_PHASE_RUNNING) {
         text = "the job is not running yet";
-    } else if (j->opt.replicas > 1) {
-        rc = PS_E_UNSUPPORTED;
-        text = "partitions of a job with replicas: 2 do not move: end a "
-               "server, "
-               "and its backup has them";
     } else if (j->opt.mode != PS_MODE_SYNC) {
         rc = ps_image_check_traits(1u << PS_IMAGE_NO_ROUNDS, PS_IMAGE_MIGRATE,
                                    &text);
