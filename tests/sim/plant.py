@@ -135,6 +135,11 @@ PLANTS = {
             ps_server_copies_forget_sent(c);
             ps_server_copies_enqueue(c);"""),
     ],
+    "server/push: makes a partition that may be another server's": [
+        ("lib/core/server/push.c",
+         "if (part == NULL && in->slot->job->moves.has_moved &&",
+         "if (part == NULL && in->slot == NULL &&"),
+    ],
     "server/backup: has a partition of two places once": [
         ("lib/core/server/backup.c",
          """p = ps_map_get(r->backup->parts, id);
@@ -1154,6 +1159,8 @@ BY_TESTS = {
     "server/backup: ends the records of copies with their process":
         "unit/test_server_kept.c",
     "server/copies: goes on alone when the link to the backup is lost":
+        "unit/test_server_copies.c",
+    "server/push: makes a partition that may be another server's":
         "unit/test_server_copies.c",
     "server/backup: takes over a partition that stays away":
         "unit/test_server_move.c",

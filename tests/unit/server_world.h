@@ -769,6 +769,7 @@ struct job_options {
     uint32_t place_count;             /* 0: one. */
     uint32_t replicas;
     bool was_rebalanced;
+    bool has_moved;
 };
 
 static inline void sched_send_job_state(struct world *w,
@@ -809,6 +810,7 @@ static inline void sched_send_job_state(struct world *w,
                                                            : opt->place_count,
                                        .replicas = opt->replicas,
                                        .was_rebalanced = opt->was_rebalanced,
+                                       .has_moved = opt->has_moved,
                                        .compression = opt->compression == NULL
                                                           ? ""
                                                           : opt->compression},

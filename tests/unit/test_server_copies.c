@@ -391,6 +391,29 @@ static void a_new_process_calls_nothing_lost_at_first(void **state)
     world_free(w);
 }
 
+/* Another server has the partition, which nobody has given a value yet. */
+static void a_new_process_makes_no_partition_at_first(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .no_job = true});
+    struct agent *a = &w->agents[0];
+    const struct push_options push = {
+        .key = 1, .round = 1, .count = 4, .data = one};
+
+    (void)state;
+    sched_send_job_state(w, &(struct job_options){.version = 2,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .replicas = 2,
+                                                  .has_moved = true});
+    agent_push(a, &push);
+    assert_int_equal(a->seen[1].error, PS_E_FUTURE);
+    world_run(w, PS_SECONDS(11));
+    agent_push(a, &push);
+    assert_int_equal(a->seen[1].value_version, 1);
+    sched_end(w);
+    world_free(w);
+}
+
 static void a_server_that_owns_no_place_is_not_welcome(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -480,6 +503,7 @@ int main(void)
         cmocka_unit_test(two_places_have_the_same_partition),
         cmocka_unit_test(a_copy_of_a_stray_is_not_taken_for_the_partition),
         cmocka_unit_test(a_new_process_calls_nothing_lost_at_first),
+        cmocka_unit_test(a_new_process_makes_no_partition_at_first),
         cmocka_unit_test(a_server_that_owns_no_place_is_not_welcome),
         cmocka_unit_test(jobs_hear_of_a_restarted_backup_one_by_one),
     };

@@ -268,6 +268,10 @@ static int accept_contribution(struct ps_server_step *st,
     if (in->rec.round == 0) {
         return PS_E_INVAL;
     }
+    if (part == NULL && in->slot->job->moves.has_moved &&
+        !ps_server_job_is_settled(in->slot->job, st->now)) {
+        return PS_E_FUTURE; /* Rule E9. */
+    }
     int rc = kind->check != NULL ? kind->check(st, in, part)
                                  : check_for_round(st, in, part, others);
 
