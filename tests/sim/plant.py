@@ -559,8 +559,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/handover: answers what the target of a move may have made otherwise": [
         ("lib/core/server/handover.c",
-         "if (mv->role == MOVE_OUT && is_owner && !is_of_target(job, mv)) {",
-         "if (mv->role == MOVE_OUT && is_owner) {"),
+         "return (mv->role == MOVE_IN || mv->is_reported) &&",
+         "return mv->role == MOVE_IN &&"),
     ],
     "server/handover: moves a partition on before it has taken it over": [
         ("lib/core/server/handover.c",
@@ -611,13 +611,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/handover: answers rounds that the new owner may lack": [
         ("lib/core/server/handover.c",
-         "if (mv->role == MOVE_OUT && is_owner && !is_of_target(job, mv)) {",
+         "if (mv->role == MOVE_OUT && is_owner) {",
          """    if (mv->role == MOVE_OUT && !is_owner) {
         ps_server_copies_end_move(st, mv);
         discard_part(st, job, mv);
         ps_server_move_set_away(mv, epoch);
-    } else if (mv->role == MOVE_OUT && is_owner &&
-               !is_of_target(job, mv)) {"""),
+    } else if (mv->role == MOVE_OUT && is_owner) {"""),
     ],
     "server/backup: confirms a copy before its own backup has it": [
         ("lib/core/server/backup.c",

@@ -1006,6 +1006,12 @@ static void a_backup_takes_a_partition_over_that_was_moving_to_it(void **state)
         from->peer.last.move = 0;
         from->peer.last.epoch = 5;
         carry(from, to);
+        from->peer.last.move = 1;
+        peer_confirm(&from->peer);
+        push_both(from, 2, 10, 20);
+        from->peer.last.move = 0;
+        from->peer.last.epoch = 5;
+        carry(from, to);
         send_place(to, 3, NULL);
         /* The end of the move says which of the two counts. */
         assert_int_equal(to->moved_count, 0);
@@ -1016,9 +1022,9 @@ static void a_backup_takes_a_partition_over_that_was_moving_to_it(void **state)
         assert_int_equal(to->moved_count, 1);
         sched_answer(to, true);
         agent_pull(&to->agents[0], KEY, 1);
-        assert_true(agent_f32(&to->agents[0], KEY) == 5);
-        push_both(to, 2, 10, 20);
-        assert_int_equal(to->agents[0].seen[KEY].value_version, 2);
+        assert_true(agent_f32(&to->agents[0], KEY) == 30);
+        push_both(to, 3, 1, 2);
+        assert_int_equal(to->agents[0].seen[KEY].value_version, 3);
         world_free(from);
         world_free(to);
     }
@@ -1076,6 +1082,32 @@ static void a_source_takes_over_a_version_of_its_lost_target(void **state)
     sched_move_end(target, 90, KEY, true, 5);
     world_free(target);
     world_free(w);
+}
+
+/* A target hears of the end of its move before it hears of the loss of the source,
+ * of which it is the backup: the scheduler that it asks knows the placement alone.
+ * The copies of the backup count. */
+static void
+the_end_of_a_move_is_heard_before_the_loss_of_its_source(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    struct agent *a = to->agents;
+
+    (void)state;
+    back_up(from, to);
+    sched_move(to, 1, KEY, &a[SOURCE]);
+    sched_move_end(to, 1, KEY, true, 6);
+    agent_restore_committed(&a[0], KEY, 1);
+    assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+    assert_int_equal(to->value_lost_count, 0);
+    send_place(to, 3, NULL);
+    sched_answer(to, true);
+    agent_pull(&a[1], KEY, 1);
+    assert_true(agent_f32(&a[1], KEY) == 5);
+    sched_move_end(from, 90, KEY, true, 5);
+    world_free(from);
+    world_free(to);
 }
 
 /* A scheduler of before moves partitions itself; it gets the reason. */
@@ -1151,6 +1183,8 @@ int main(void)
         cmocka_unit_test(a_move_away_says_that_the_partition_was_taken_over),
         cmocka_unit_test(a_backup_takes_a_partition_over_that_was_moving_to_it),
         cmocka_unit_test(a_source_takes_over_a_version_of_its_lost_target),
+        cmocka_unit_test(
+            the_end_of_a_move_is_heard_before_the_loss_of_its_source),
         cmocka_unit_test(a_move_of_a_lost_source_does_not_begin),
         cmocka_unit_test(a_scheduler_that_reads_partitions_is_refused),
     };

@@ -90,22 +90,25 @@ static void own_part(struct ps_server_step *st, struct ps_server_job *job,
     }
 }
 
-/* True if the target may have owned the partition, and was lost, and its copies are
- * here: they have all that was answered, and the source's may have what was
- * not. */
-static bool is_of_target(const struct ps_server_job *job,
-                         const struct ps_server_move *mv)
+/* True if the other server of the move was lost, and what this one has of it as its
+ * backup is all that was answered: the target may have owned the partition, or the
+ * source may own it still. The scheduler says `is_owner` after the takeover in
+ * any case. */
+static bool has_other_copy(const struct ps_server_job *job,
+                           const struct ps_server_move *mv)
 {
-    return mv->is_reported &&
-           ps_server_backup_has_of(job, mv->target,
-                                   ps_part_id(mv->key, mv->index));
+    return (mv->role == MOVE_IN || mv->is_reported) &&
+           ps_server_backup_has_of(
+               job, mv->role == MOVE_IN ? mv->source : mv->target,
+               ps_part_id(mv->key, mv->index));
 }
 
 /* `epoch`: placements up to it do not bring the partition back. */
 static void end_move(struct ps_server_step *st, struct ps_server_job *job,
                      struct ps_server_move *mv, bool is_owner, uint32_t epoch)
 {
-    if (mv->role == MOVE_OUT && is_owner && !is_of_target(job, mv)) {
+    is_owner = is_owner && !has_other_copy(job, mv);
+    if (mv->role == MOVE_OUT && is_owner) {
         ps_server_copies_end_move(st, mv);
     } else if (mv->role == MOVE_OUT) {
         discard_part(st, job, mv);

@@ -128,7 +128,7 @@ def test_copies_move_along(trio):
             before = t.sched.text().count("backup filled: server")
             results.append(piece(job, keys, len(results), move))
             if lost is not None:
-                t.launch(lost)
+                t.launch(lost).await_ready(support.Deadline())
                 await_copies(t, before + 2)
         results.append(piece(job, keys, len(results)))
     texts = t.sched.text()
