@@ -742,23 +742,30 @@ static void back_up(struct world *w)
     }
 }
 
-static void take_over(struct world *w)
+/* The owner is lost; if partitions have moved, the scheduler says whose this one
+ * is. */
+static void take_over(struct world *w, bool was_rebalanced)
 {
-    sched_send_job_state(w, &(struct job_options){.version = 3,
-                                                  .phase = PS_JOB_PHASE_RUNNING,
-                                                  .replicas = 2});
+    sched_send_job_state(
+        w, &(struct job_options){.version = 3,
+                                 .phase = PS_JOB_PHASE_RUNNING,
+                                 .replicas = 2,
+                                 .was_rebalanced = was_rebalanced});
+    if (w->moved_count > 0) {
+        assert_true(was_rebalanced);
+        assert_null(part_of(w, 1));
+        sched_answer(w, true);
+    }
     world_run(w, PS_MILLIS(1));
-    assert_int_equal(part_of(w, 1)->image.version, 5);
 }
 
 /* The owner is lost, and its backup ends at any store of a record, before or while
  * it takes over: the next process has what was confirmed. */
-static void copies_outlive_their_backup(void **state)
+static void end_backup_at_each_store(bool was_rebalanced)
 {
     uint64_t stores = 1;
     bool was_copied = false;
 
-    (void)state;
     for (uint64_t at = 1; at <= stores; at++) {
         struct memory *m = memory_new();
         struct world *w;
@@ -767,13 +774,15 @@ static void copies_outlive_their_backup(void **state)
         m->world = w = world_new(
             &(struct world_options){.slots = 1, .records = memory_open(m)});
         back_up(w);
-        take_over(w);
+        take_over(w, was_rebalanced);
+        assert_int_equal(part_of(w, 1)->image.version, 5);
         stores = m->stores;
         world_free(w);
         memcpy(m->bytes, m->then, MEMORY_BYTES);
         m->world = NULL;
-        w = world_new(
-            &(struct world_options){.slots = 1, .records = memory_open(m)});
+        w = world_new(&(struct world_options){
+            .slots = 1, .no_job = true, .records = memory_open(m)});
+        take_over(w, was_rebalanced);
         if (m->copied != 0) {
             const struct ps_part *part = part_of(w, 1);
 
@@ -789,6 +798,13 @@ static void copies_outlive_their_backup(void **state)
         memory_free(m);
     }
     assert_true(was_copied);
+}
+
+static void copies_outlive_their_backup(void **state)
+{
+    (void)state;
+    end_backup_at_each_store(false);
+    end_backup_at_each_store(true);
 }
 
 static void copies_stay_when_their_process_ends(void **state)
