@@ -35,6 +35,14 @@ PLANTS = {
         ("lib/core/sched/place/copies.c",
          "if (m->is_unreachable) {", "    if (m->is_unreachable && m->gen == 0) {"),
     ],
+    "server/kept: takes for its own what has moved away": [
+        ("lib/core/server/kept.c",
+         "job->moves.was_rebalanced ? place_number : 0)", "0 * place_number)"),
+    ],
+    "server/kept: takes what has moved away for a copy of another server": [
+        ("lib/core/server/backup.c",
+         "has_place(m, b->number) && !b->is_own", "has_place(m, b->number)"),
+    ],
     "server/kept: keeps no copies": [
         ("lib/core/server/backup.c",
          "b->store.changed = &job->server->kept.changed_copies;", ""),
@@ -1151,6 +1159,10 @@ BY_TESTS = {
         "sim/test_return.c",
     "sched/copies: counts on a backup that its owner cannot reach":
         "sim/test_return.c",
+    "server/kept: takes for its own what has moved away":
+        "unit/test_server_kept.c",
+    "server/kept: takes what has moved away for a copy of another server":
+        "unit/test_server_kept.c",
     "server/kept: keeps no copies":
         "unit/test_server_kept.c",
     "server/backup: drops the record of a copy before there is another":

@@ -825,6 +825,67 @@ static void copies_stay_when_their_process_ends(void **state)
     memory_free(m);
 }
 
+/* A server with memory that the scheduler has named for a place. */
+static struct world *world_in_place(struct memory *m, bool was_rebalanced)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .no_job = true, .records = memory_open(m)});
+    const struct ps_rec_place place = {.epoch = 4,
+                                       .node = w->server->uplink.node,
+                                       .name = "s0",
+                                       .incarnation = 1,
+                                       .instance = 77,
+                                       .number = 7};
+
+    m->world = w;
+    sched_send_job_state(
+        w, &(struct job_options){.version = 2,
+                                 .phase = PS_JOB_PHASE_RUNNING,
+                                 .params = kept_optimizers[0].params,
+                                 .params_count = 1,
+                                 .place = &place,
+                                 .was_rebalanced = was_rebalanced});
+    return w;
+}
+
+/* A source ends when it has said that the target has the partition, or a target
+ * before that: the next process asks whose it is (rule M15). */
+static void a_returned_server_asks_for_the_owner_of_each_partition(void **state)
+{
+    uint32_t answered = 0;
+
+    (void)state;
+    for (int is_owner = 0; is_owner <= 1; is_owner++) {
+        struct memory *m = memory_new();
+        struct world *w = world_in_place(m, false);
+
+        run_to_the_end(w);
+        world_free(w);
+        w = world_in_place(m, true);
+        assert_int_equal(w->last_ready.memory, PS_PART_MEMORY_KEPT);
+        assert_int_equal(w->last_ready.round, ROUNDS);
+        assert_int_equal(w->moved_count, 1);
+        agent_pull(&w->agents[0], 0, ROUNDS);
+        assert_int_equal(w->agents[0].seen[0].error, PS_E_MIGRATING);
+        world_free(w); /* It ends before it hears the answer. */
+        w = world_in_place(m, true);
+        assert_int_equal(w->moved_count, 1);
+        sched_answer(w, is_owner == 1);
+        if (is_owner == 1) {
+            assert_int_equal(part_of(w, 0)->image.version, ROUNDS);
+            push_all(w, ROUNDS + 1, &answered);
+        } else {
+            assert_null(part_of(w, 0));
+        }
+        world_free(w);
+        w = world_in_place(m, true);
+        assert_int_equal(w->moved_count, is_owner);
+        sched_end(w);
+        world_free(w);
+        memory_free(m);
+    }
+}
+
 /* A partition has moved away before its server died, and an agent does not know
  * it (rule E9). One that has been forgotten is refused for good in the end. */
 static void a_partition_that_is_not_in_the_memory_may_have_moved(void **state)
@@ -927,6 +988,8 @@ int main(void)
             the_same_process_keeps_its_partitions_in_a_newer_place),
         cmocka_unit_test(copies_outlive_their_backup),
         cmocka_unit_test(copies_stay_when_their_process_ends),
+        cmocka_unit_test(
+            a_returned_server_asks_for_the_owner_of_each_partition),
         cmocka_unit_test(a_partition_that_is_not_in_the_memory_may_have_moved),
         cmocka_unit_test(norms_of_the_last_step_are_kept),
         cmocka_unit_test(

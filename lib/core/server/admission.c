@@ -668,6 +668,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     if (job == NULL) {
         job = job_new(s, m);
+        job->moves.was_rebalanced = m->was_rebalanced;
         job->kept.memory = take_kept(st, job, place);
         if (job->kept.memory == PS_PART_MEMORY_KEPT ||
             m->phase == PS_JOB_PHASE_RUNNING) {

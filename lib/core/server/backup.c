@@ -165,9 +165,12 @@ struct ps_server_backup *ps_server_backup_of(const struct ps_part *part)
 }
 
 struct ps_store *ps_server_backup_store(struct ps_server_job *job,
-                                        uint32_t place)
+                                        uint32_t place, bool is_own)
 {
-    return &obtain_role(job, place)->store;
+    struct ps_server_backup *b = obtain_role(job, place);
+
+    b->is_own = is_own;
+    return &b->store;
 }
 
 void ps_server_backup_adopt(struct ps_part *part)
@@ -295,13 +298,16 @@ static void end_takeovers(struct ps_server_step *st, struct ps_server_job *job)
 {
     PS_MAP_EACH(struct ps_server_backup, b, job->copies.backups)
     {
-        if (b->lost_version != 0 && ps_map_count(b->parts) == 0) {
+        if (b->lost_version == 0 || ps_map_count(b->parts) > 0) {
+            continue;
+        }
+        if (!b->is_own) {
             ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
                                "job %s: took over %u partitions of server %s",
                                job->name, b->taken_count,
                                b->name[0] != '\0' ? b->name : "?");
-            backup_free(job, b);
         }
+        backup_free(job, b);
     }
     ps_server_copies_check(st, job);
 }
@@ -428,7 +434,7 @@ void ps_server_backup_set_places(struct ps_server_step *st,
                 b->is_named = false; /* For the next job_state. */
             } else if (b->lost_version != 0) {
                 continue;
-            } else if (has_place(m, b->number)) {
+            } else if (has_place(m, b->number) && !b->is_own) {
                 backup_free(job, b);
             } else {
                 take_over(st, job, b);

@@ -17,9 +17,10 @@ void ps_server_backup_free_all(struct ps_server_job *job);
 
 /* The role of whose store the partition is. */
 struct ps_server_backup *ps_server_backup_of(const struct ps_part *part);
-/* Store of copies of the place. */
+/* Store of copies of the place; or of what a former process had in this server's
+ * own, and may have sent away. */
 struct ps_store *ps_server_backup_store(struct ps_server_job *job,
-                                        uint32_t place);
+                                        uint32_t place, bool is_own);
 /* Takes the partition, in such a store, as a copy that a former process had. The
  * next job_state says whether it counts. */
 void ps_server_backup_adopt(struct ps_part *part);

@@ -98,6 +98,7 @@ struct ps_server_backup {
     char name[PS_NAME_MAX + 1];
     uint32_t epoch;
     bool is_named; /* By the job_state that is taken in. */
+    bool is_own;   /* This server's place, as a former process had it. */
     /* Version of the job_state that said that the owner is lost; 0: it is not.
      * Partitions of such a place wait for the scheduler to say whose they are. */
     uint32_t lost_version;

@@ -64,14 +64,23 @@ static int place_clocks(struct ps_server_job *job,
                                                                    : PS_E_NOMEM;
 }
 
+/* Number of the place of which the partition is a copy; 0: it is this server's. */
+static uint32_t place_of(const struct ps_server_job *job,
+                         const struct ps_part *part)
+{
+    const struct ps_server_backup *b = part->store != &job->store
+                                           ? ps_server_backup_of(part)
+                                           : NULL;
+
+    return b != NULL && !b->is_own ? b->number : 0;
+}
+
 static int write_record(struct ps_server_job *job, struct ps_part *part)
 {
     struct ps_record rec = {.gen = job->gen,
                             .key = part->key,
                             .index = part->index,
-                            .place = part->store == &job->store
-                                         ? 0
-                                         : ps_server_backup_of(part)->number,
+                            .place = place_of(job, part),
                             .image = part->image};
     struct ps_buf *bufs[PS_RECORD_RANGES] = {NULL};
     int rc = 0;
@@ -169,19 +178,20 @@ static void release_ranges(struct ps_records *r, const struct ps_record *rec)
     }
 }
 
-/* Makes the partition of a record. False: the job cannot have it. */
+/* Makes the partition of a record. False: the job cannot have it. `own`: number of
+ * this server's place, of which partitions may have moved away; or 0. */
 static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
-                       const struct ps_record_place *place)
+                       const struct ps_record_place *place, uint32_t own)
 {
     struct ps_records *r = job->store.records;
     const struct ps_record_range *clocks = &rec->ranges[PS_RECORD_CLOCKS];
     struct ps_slice buffers[PS_PART_BUFFERS] = {{0}};
     struct ps_image m = {.records = &rec->image};
     struct ps_buf *clock_buf = NULL;
-
-    struct ps_store *store = rec->place == 0
-                                 ? &job->store
-                                 : ps_server_backup_store(job, rec->place);
+    const uint32_t number = rec->place != 0 ? rec->place : own;
+    struct ps_store *store = number == 0 ? &job->store
+                                         : ps_server_backup_store(
+                                               job, number, rec->place == 0);
 
     if ((rec->slots != 0 && rec->slots != job->slot_count) ||
         ps_store_find(store, rec->key, rec->index) != NULL) {
@@ -210,7 +220,7 @@ static bool adopt_part(struct ps_server_job *job, const struct ps_record *rec,
                                    : NULL;
     }
     part->record.bufs[PS_RECORD_CLOCKS] = clock_buf;
-    if (rec->place != 0) {
+    if (number != 0) {
         ps_server_backup_adopt(part);
     } else {
         job->newest_version = ps_max_u64(job->newest_version,
@@ -238,7 +248,8 @@ bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
             job->kept.record.number == 0) {
             job->kept.record = place;
         } else if (rec->key != PS_RECORD_JOB && job->kept.record.number != 0 &&
-                   adopt_part(job, rec, &place)) {
+                   adopt_part(job, rec, &place,
+                              job->moves.was_rebalanced ? place_number : 0)) {
             parts++;
         } else {
             ps_records_remove(r, &place);

@@ -15,7 +15,8 @@ void ps_server_kept_init(struct ps_server *s);
 /* Makes the job that has just been taken keep records. True: a former process
  * had this place of it, and the job has the partitions of that one now, and its
  * copies of others. Those of another place are dropped: its backup has taken them
- * over. */
+ * over. If partitions of the job have moved, the scheduler says which are this
+ * server's (rule M15). */
 bool ps_server_kept_adopt(struct ps_server_step *st, struct ps_server_job *job,
                           uint32_t place_number);
 /* Makes the records of all changed partitions current, before anybody hears of
