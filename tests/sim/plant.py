@@ -654,6 +654,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "return mv->role == MOVE_IN ? PS_E_MIGRATING : PS_E_STALE;",
          "    return mv->role == MOVE_IN ? 0 : PS_E_STALE;"),
     ],
+    "server/restore: answers an init by what moves here": [
+        ("lib/core/server/restore.c",
+         "if (ps_server_move_check_use(q->from.slot, rec) == PS_E_MIGRATING) {",
+         "    if (rec->count == 0) {"),
+    ],
     "server/move: requests no state of a partition that returns": [
         ("lib/core/server/move.c",
          "begin_return(st, slot, mv, epoch);",
@@ -1192,6 +1197,8 @@ BY_TESTS = {
     "server/handover: answers what the target of a move may have made otherwise":
         "unit/test_server_move.c",
     "server/handover: moves a partition on before it has taken it over":
+        "unit/test_server_move.c",
+    "server/restore: answers an init by what moves here":
         "unit/test_server_move.c",
     "server/handover: asks for no owner after the end of a move":
         "unit/test_server_move.c",

@@ -357,6 +357,33 @@ static void a_partition_without_a_value_moves(void **state)
     world_free(to);
 }
 
+/* Agents that know the next placement send an init to the target before it has
+ * heard of the end of the move, which was given up: its copy is dropped then. */
+static void the_target_of_a_move_answers_no_init_by_its_copy(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    const struct seen *seen = &to->agents[0].seen[KEY];
+    const float five = 5;
+
+    (void)state;
+    agent_init(&from->agents[0], KEY, 1, &five);
+    sched_move(to, 1, KEY, &to->agents[SOURCE]);
+    sched_move(from, 1, KEY, NULL);
+    carry(from, to);
+    agent_init(&to->agents[0], KEY, 1, &five);
+    assert_int_equal(seen->commits, 0);
+    assert_int_equal(seen->error, PS_E_MIGRATING);
+
+    sched_move_end(to, 1, KEY, false, 5);
+    agent_init(&to->agents[0], KEY, 1, &five);
+    assert_int_equal(seen->commits, 1);
+    agent_pull(&to->agents[1], KEY, 0);
+    assert_true(agent_f32(&to->agents[1], KEY) == 5);
+    world_free(from);
+    world_free(to);
+}
+
 /* A copy leaves when the merge under way has ended, and is of its result. */
 static void a_copy_waits_for_the_end_of_a_merge(void **state)
 {
@@ -1161,6 +1188,7 @@ int main(void)
         cmocka_unit_test(old_owner_continues_when_the_new_one_is_lost),
         cmocka_unit_test(a_moved_partition_keeps_its_place),
         cmocka_unit_test(a_partition_without_a_value_moves),
+        cmocka_unit_test(the_target_of_a_move_answers_no_init_by_its_copy),
         cmocka_unit_test(a_copy_waits_for_the_end_of_a_merge),
         cmocka_unit_test(
             a_step_with_norms_is_not_under_way_when_a_partition_has_moved),

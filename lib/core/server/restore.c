@@ -87,6 +87,9 @@ static int accept_init_part(struct ps_server_step *st,
     if (rec->count == 0) {
         return PS_E_INVAL;
     }
+    if (ps_server_move_check_use(q->from.slot, rec) == PS_E_MIGRATING) {
+        return PS_E_MIGRATING; /* A value that is here may go (rule M6). */
+    }
     if (part == NULL || !ps_part_has_value(part)) {
         uint64_t version = part != NULL ? part->image.version : 0;
 
