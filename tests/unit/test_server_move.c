@@ -308,6 +308,45 @@ static void old_owner_continues_when_the_new_one_is_lost(void **state)
     world_free(to);
 }
 
+/* The source is lost before the target hears of the move, and the partition becomes
+ * the target's, which makes versions of it. */
+static void a_move_does_not_begin_after_the_loss_of_its_source(void **state)
+{
+    struct world *to = server();
+    struct agent *a = to->agents;
+
+    (void)state;
+    restore_at(&a[0], 6, 0, NULL);
+    restore_at(&a[1], 6, 0, NULL);
+    push_both(to, 1, 2, 3);
+    assert_int_equal(a[1].seen[KEY].value_version, 1);
+    sched_move_at(to, 1, KEY, &a[SOURCE], 5);
+    agent_pull(&a[1], KEY, 1);
+    sched_move_end(to, 1, KEY, false, 6);
+    push_both(to, 2, 10, 20);
+    assert_int_equal(a[0].seen[KEY].error, 0);
+    assert_int_equal(a[1].seen[KEY].error, 0);
+    assert_int_equal(a[1].seen[KEY].value_version, 2);
+
+    /* It leaves, and is about to come back when the other server is lost. */
+    sched_move_at(to, 2, KEY, NULL, 6);
+    sched_move_end(to, 2, KEY, false, 7);
+    restore_at(&a[0], 9, 0, NULL);
+    restore_at(&a[1], 9, 0, NULL);
+    push_both(to, 1, 2, 3);
+    sched_move_at(to, 3, KEY, &a[SOURCE], 8);
+    sched_move_end(to, 3, KEY, false, 9);
+    push_both(to, 2, 10, 20);
+    assert_int_equal(a[1].seen[KEY].value_version, 2);
+
+    /* One of a newer placement begins. */
+    sched_move_at(to, 4, KEY, &a[SOURCE], 9);
+    a[0].seen[KEY].error = 0;
+    agent_pull(&a[0], KEY, 2);
+    assert_int_equal(a[0].seen[KEY].error, PS_E_MIGRATING);
+    world_free(to);
+}
+
 /* The new owner knows where the partition begins in its array. */
 static void a_moved_partition_keeps_its_place(void **state)
 {
@@ -1186,6 +1225,7 @@ int main(void)
         cmocka_unit_test(a_move_that_is_given_up_changes_no_value),
         cmocka_unit_test(a_partition_moves_back_to_its_first_owner),
         cmocka_unit_test(old_owner_continues_when_the_new_one_is_lost),
+        cmocka_unit_test(a_move_does_not_begin_after_the_loss_of_its_source),
         cmocka_unit_test(a_moved_partition_keeps_its_place),
         cmocka_unit_test(a_partition_without_a_value_moves),
         cmocka_unit_test(the_target_of_a_move_answers_no_init_by_its_copy),

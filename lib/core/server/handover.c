@@ -138,6 +138,9 @@ void ps_server_on_move(struct ps_server_step *st, const struct ps_msg_move *m)
         return; /* Of a job that has ended, or of another process. */
     }
     mv = ps_server_move_find(job, m->key, m->index);
+    if (is_target && ps_server_move_is_late(mv, m)) {
+        return;
+    }
     if (mv != NULL && mv->id < m->move && mv->role == MOVE_BACK && is_source) {
         ps_server_copies_refuse_move(st, mv, m->move);
         return;

@@ -211,6 +211,28 @@ static void begin_return(struct ps_server_step *st,
     }
 }
 
+/* Rule M7: another server had the partition when a move here began that names an
+ * older epoch. */
+static void note_restored(const struct ps_server_slot *slot,
+                          const struct ps_rec_part *rec, uint32_t epoch)
+{
+    struct ps_server_move *mv;
+
+    if (slot->job->copies.is_wanted) {
+        return;
+    }
+    mv = obtain(slot->job, rec->key, rec->index);
+    if (epoch > mv->restored_epoch) {
+        mv->restored_epoch = epoch;
+    }
+}
+
+bool ps_server_move_is_late(const struct ps_server_move *mv,
+                            const struct ps_msg_move *m)
+{
+    return mv != NULL && m->epoch < mv->restored_epoch;
+}
+
 int ps_server_move_check_restore(struct ps_server_step *st,
                                  const struct ps_server_slot *slot,
                                  const struct ps_rec_part *rec, uint32_t epoch)
@@ -222,6 +244,7 @@ int ps_server_move_check_restore(struct ps_server_step *st,
         return PS_E_STALE; /* The agent sends it again. */
     }
     if (mv == NULL || mv->role == MOVE_ENDED) {
+        note_restored(slot, rec, epoch);
         return 0;
     }
     if ((mv->role != MOVE_AWAY && mv->role != MOVE_BACK) ||
@@ -231,6 +254,7 @@ int ps_server_move_check_restore(struct ps_server_step *st,
     if (mv->role == MOVE_AWAY) {
         begin_return(st, slot, mv, epoch);
     }
+    note_restored(slot, rec, epoch);
     return 0;
 }
 

@@ -23,6 +23,9 @@ struct ps_server_move {
     uint32_t target;     /* MOVE_OUT: node. */
     bool is_reported;    /* MOVE_OUT: the scheduler may end it as completed. */
     uint32_t away_epoch; /* Epoch of the last move away; 0: none. */
+    /* Newest placement by which an agent has sent its state here; 0: none. Not
+     * used in jobs with copies, of which a takeover names the servers. */
+    uint32_t restored_epoch;
     /* MOVE_BACK: slots that have sent their state. */
     struct ps_bits reported;
     /* The fields below are of MOVE_IN. */
@@ -78,6 +81,10 @@ int ps_server_move_check_use(const struct ps_server_slot *slot,
 int ps_server_move_check_restore(struct ps_server_step *st,
                                  const struct ps_server_slot *slot,
                                  const struct ps_rec_part *rec, uint32_t epoch);
+/* True if the partition came here by a newer placement than that of the move to
+ * this server: its source was lost, and the message is late. */
+bool ps_server_move_is_late(const struct ps_server_move *mv,
+                            const struct ps_msg_move *m);
 /* The slot's restore was accepted. */
 void ps_server_move_on_restored(const struct ps_server_slot *slot,
                                 const struct ps_rec_part *rec);
