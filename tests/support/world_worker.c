@@ -9,6 +9,7 @@
 #include "base/fnv1a.h"
 #include "base/name_hash.h"
 #include "base/str.h"
+#include "support/sched_peek.h"
 #include "support/world_data.h"
 
 #include <assert.h>
@@ -1085,6 +1086,12 @@ static void copy_final_value(struct world *w, struct wworker *k, uint32_t i)
            key_bytes(w, i));
 }
 
+/* True if the job of the worker has failed or ended, as the scheduler says. */
+static bool is_job_over(const struct world *w, const struct wworker *k)
+{
+    return w->node[0].alive && sched_peek_is_over(w->node[0].sched, k->gen);
+}
+
 static void on_key_info(struct world *w, struct wworker *k,
                         const struct ps_msg_l_key_info *m)
 {
@@ -1094,7 +1101,8 @@ static void on_key_info(struct world *w, struct wworker *k,
         world_fail(w, "rank %u got key info nobody asked for", k->rank);
         return;
     }
-    if (i == 0 && k->is_mistaken) {
+    if (i == 0 && k->is_mistaken &&
+        (m->error != PS_E_JOBFAILED || !is_job_over(w, k))) {
         if (m->error != PS_E_MISMATCH) {
             world_fail(w,
                        "rank %u declared %s otherwise than others, and got %d",
