@@ -324,16 +324,18 @@ static struct ps_account_limits agent_limits[PS_ACCOUNT_KIND_COUNT];
 
 /* Memory that outlives agents; each agent gets it under another number. */
 static _Alignas(64) uint8_t segment_memory[1 << 20];
+static size_t segments_used; /* Bytes of it that the agent has. */
 
 static inline int residual_segment_new(void *ctx, size_t size,
                                        struct ps_buf **ret_buf)
 {
     (void)ctx;
-    if (size > sizeof(segment_memory)) {
+    if (size > sizeof(segment_memory) - segments_used) {
         return PS_E_NOMEM;
     }
-    *ret_buf = ps_buf_wrap(segment_memory, size, NULL, NULL);
+    *ret_buf = ps_buf_wrap(segment_memory + segments_used, size, NULL, NULL);
     (*ret_buf)->tag = 5;
+    segments_used += (size + 63) / 64 * 64;
     return 0;
 }
 
@@ -352,6 +354,7 @@ static inline void restart_bench(struct bench *b, uint32_t workers,
             (struct ps_account_limit){.max = b->memory_max,
                                       .option = "limits.user.memory"};
     }
+    segments_used = 0;
     b->now = PS_SECONDS(1);
     b->workers = workers;
     b->scratch_pool = ps_pool_new(&(struct ps_pool_options){.budget = 0});

@@ -1620,6 +1620,45 @@ static void refusals_of_one_conflict_count_once(void **state)
     end_bench(&b);
 }
 
+/* As in failed_round_keeps_the_residual(): the server of partition 1 has merged what
+ * the aborted attempt has sent, and says so before the next one begins, or after
+ * that. */
+static void a_merged_encoding_of_an_aborted_attempt_counts(void **state)
+{
+    (void)state;
+    for (uint32_t late = 0; late < 2; late++) {
+        struct bench b;
+
+        begin_encoding(&b, 2);
+        submit_push(&b, 0, 0, 1, 0);
+        run_computations(&b);
+        feed_tick(&b);
+        deliver_conflict(&b, 1, 1);
+        assert_int_equal(last_op_done(&b, 0)->error, PS_E_MISMATCH);
+        if (!late) {
+            deliver_value(&b, 0, 1, 1, 8192, 0, 1u << 30);
+        }
+        drop_sent(&b);
+        submit_push(&b, 0, 0, 1, 0);
+        assert_int_equal(b.computation_count, 1 + late);
+        run_computations(&b);
+        feed_tick(&b);
+        (void)expect_code(&b, 0, 0x00);
+        if (late) {
+            deliver_value(&b, 0, 1, 1, 8192, 0, 1u << 30);
+        }
+        deliver_value(&b, 0, 0, 1, 8192, 0, 1u << 30);
+        assert_int_equal(last_op_done(&b, 0)->error, 0);
+        drop_sent(&b);
+        submit_push(&b, 0, 0, 2, 0);
+        run_computations(&b);
+        feed_tick(&b);
+        (void)expect_code(&b, 0, 0xff);
+        (void)expect_code(&b, 1, 0xff);
+        end_bench(&b);
+    }
+}
+
 static void round_without_servers_ends_at_the_agent(void **state)
 {
     struct bench b;
@@ -2613,6 +2652,7 @@ int main(void)
         cmocka_unit_test(next_round_begins_beside_a_repeated_sum),
         cmocka_unit_test(copied_partitions_wait_for_a_repeated_sum),
         cmocka_unit_test(failed_round_keeps_the_residual),
+        cmocka_unit_test(a_merged_encoding_of_an_aborted_attempt_counts),
         cmocka_unit_test(a_collective_is_not_encoded),
         cmocka_unit_test(late_refusal_of_a_push_does_not_fail_an_init),
         cmocka_unit_test(late_refusal_does_not_fail_the_next_attempt),

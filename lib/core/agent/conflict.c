@@ -146,8 +146,7 @@ static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
-        /* No server merges a push of an aborted attempt. */
-        ps_agent_encode_refused(p, k->round.number);
+        ps_agent_encode_aborted(p);
         if (p->completed_round == k->round.number) {
             p->completed_round--; /* Its value counts in the next attempt. */
         }

@@ -7,7 +7,9 @@
  * partitions, whichever server owns them. Two generations are kept while a
  * round is open. When the round fails, an encoded form that no server can have
  * counted is reverted; otherwise it stays this node's contribution when the
- * round is retried. Residuals in the residual log outlive this process
+ * round is retried. That of an aborted attempt is reverted when the next one
+ * needs another: until then the partition's server may have merged it (rule
+ * R25). Residuals in the residual log outlive this process
  * (residual_log.c). */
 #include "core/agent/encode.h"
 
@@ -267,7 +269,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
 
 bool ps_agent_encode_is_ready(const struct ps_agent_part *p)
 {
-    return p->encoding.data.buf != NULL &&
+    return p->encoding.data.buf != NULL && !p->encoding.is_void &&
            p->encoding.round == p->key->round.number;
 }
 
@@ -297,6 +299,7 @@ void ps_agent_encode_discard(struct ps_agent_part *p)
     ps_buf_unref(p->encoding.data.buf);
     p->encoding.data = (struct ps_slice){0};
     p->encoding.was_sent = false;
+    p->encoding.is_void = false;
     p->encoding.is_revertible = false;
     clear_buffer_ref(&p->encoding.residual[1]);
     clear_buffer_ref(&p->encoding.moment[1]);
@@ -329,6 +332,18 @@ void ps_agent_encode_round_failed(struct ps_agent_part *p)
 {
     if (!p->encoding.was_sent) {
         revert_encoding(p);
+    }
+}
+
+void ps_agent_encode_aborted(struct ps_agent_part *p)
+{
+    p->encoding.is_void = p->encoding.was_sent;
+}
+
+void ps_agent_encode_begin_attempt(struct ps_agent_part *p)
+{
+    if (p->encoding.is_void) {
+        ps_agent_encode_refused(p, p->key->round.number);
     }
 }
 

@@ -24,6 +24,11 @@ void ps_agent_encode_on_computed(struct ps_agent_part *p,
 void ps_agent_encode_discard(struct ps_agent_part *p);
 /* The round failed and may be retried: reverts an encoding never sent. */
 void ps_agent_encode_round_failed(struct ps_agent_part *p);
+/* The attempt at the round was aborted: what was sent of it is not sent again, but
+ * stays until the next attempt needs another contribution. */
+void ps_agent_encode_aborted(struct ps_agent_part *p);
+/* The part is contributed again: reverts an encoding of an aborted attempt. */
+void ps_agent_encode_begin_attempt(struct ps_agent_part *p);
 /* The server did not count the contribution: reverts its encoding. */
 void ps_agent_encode_refused(struct ps_agent_part *p, uint64_t round);
 void ps_agent_encode_free(struct ps_agent_part *p);

@@ -133,6 +133,7 @@ enum ps_agent_encoding_state {
 struct ps_agent_encoding {
     uint8_t state;        /* enum ps_agent_encoding_state. */
     bool was_sent;        /* A server may have counted `data`. */
+    bool is_void;         /* `data` was sent in an attempt that was aborted. */
     bool is_revertible;   /* residual[1] may become residual[0] again. */
     struct ps_slice data; /* The encoded form; buf NULL: none. */
     /* Current residual, and the one before `data`; NULL: zeros. */

@@ -459,6 +459,7 @@ bool ps_agent_send_dense(struct ps_agent_step *st,
     uint32_t count;
     bool ok = true;
 
+    ps_agent_encode_begin_attempt(p);
     if (encodes && ps_agent_encode_is_running(p)) {
         /* The encoding was started for the previous owner. */
         ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
