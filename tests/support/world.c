@@ -571,8 +571,9 @@ static bool has_lost_job(const struct world *w, uint32_t job)
  * another job and wait for the others in vain. */
 static void end_latecomers(struct world *w, uint32_t job)
 {
+    const bool is_lost = has_lost_job(w, job);
     bool failed = false;
-    bool all_late = has_lost_job(w, job);
+    bool all_late = is_lost;
 
     for (uint32_t i = 0; i < world_worker_count(w); i++) {
         const struct wworker *k = &w->worker[i];
@@ -581,8 +582,7 @@ static void end_latecomers(struct world *w, uint32_t job)
             continue;
         }
         failed |= k->stage == WS_DONE &&
-                  (k->error != 0 || w->opt.faults.sched_crash ||
-                   w->opt.faults.sched_deaths > 0);
+                  (k->error != 0 || w->opt.faults.sched_crash || is_lost);
         all_late &= k->stage <= WS_HELLO;
         if (k->stage != WS_DONE && k->stage > WS_HELLO) {
             return;
@@ -597,7 +597,7 @@ static void end_latecomers(struct world *w, uint32_t job)
         }
         worker_kill(w, k);
         k->stage = WS_DONE;
-        if (all_late) {
+        if (is_lost) {
             k->error = PS_E_JOBFAILED;
             ps_str_copy(k->text, sizeof(k->text),
                         "its job failed before it was started again");
