@@ -35,6 +35,18 @@ PLANTS = {
         ("lib/core/sched/place/copies.c",
          "if (m->is_unreachable) {", "    if (m->is_unreachable && m->gen == 0) {"),
     ],
+    "sched/copies: counts a backup that has not taken the job": [
+        ("lib/core/sched/place/copies.c",
+         "!ps_sched_job_server_has_taken(backup)) {", "false) {"),
+    ],
+    "sched/copies: forgets a filled backup that has not taken the job": [
+        ("lib/core/sched/job/lifecycle.c",
+         "ps_sched_copies_check(st, j);", "            ps_sched_moves_start(st, j);"),
+    ],
+    "sched/key: places partitions on a server that has not taken the job": [
+        ("lib/core/sched/job/key.c",
+         "if (!any || ps_sched_job_server_has_taken(on)) {", "        if (true) {"),
+    ],
     "server/kept: takes for its own what has moved away": [
         ("lib/core/server/kept.c",
          "job->moves.was_rebalanced ? place_number : 0)", "0 * place_number)"),
@@ -603,9 +615,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "sched/copies: does not begin moves that wait for a backup": [
         ("lib/core/sched/place/copies.c",
-         """ps_sched_copies_name(st, j); /* It may be filled for another place now. */
+         """ps_sched_copies_name(st, j);
+    }
     ps_sched_moves_start(st, j);""",
-         "ps_sched_copies_name(st, j);"),
+         """        ps_sched_copies_name(st, j);
+    }"""),
     ],
     "server/copy: reports a move during a step with norms": [
         ("lib/core/server/copy.c",
@@ -1164,6 +1178,12 @@ BY_TESTS = {
         "sim/test_return.c",
     "sched/copies: counts on a backup that its owner cannot reach":
         "sim/test_return.c",
+    "sched/copies: counts a backup that has not taken the job":
+        "unit/test_sched_copies.c",
+    "sched/copies: forgets a filled backup that has not taken the job":
+        "unit/test_sched_copies.c",
+    "sched/key: places partitions on a server that has not taken the job":
+        "unit/test_sched_copies.c",
     "server/kept: takes for its own what has moved away":
         "unit/test_server_kept.c",
     "server/kept: takes what has moved away for a copy of another server":

@@ -516,6 +516,72 @@ static void only_the_epoch_of_a_place_fills_it(void **state)
     end(&j);
 }
 
+/* Number of partitions of the job on a server. */
+static uint32_t parts_on(const struct job *j, const struct peer *server)
+{
+    const struct ps_sched_job *job = ps_sched_find_job(j->w->sched, j->gen);
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < job->keys.count; i++) {
+        for (uint32_t p = 0; p < job->keys.list[i]->part_count; p++) {
+            count += job->keys.list[i]->parts[p].node == server->node;
+        }
+    }
+    return count;
+}
+
+/* A server joins the job as a backup, and dies while it takes it: its next process
+ * has nothing of the job, and nothing is lost. */
+static void a_server_gets_partitions_when_it_has_taken_the_job(void **state)
+{
+    struct job j = start_job_on(2, true);
+
+    (void)state;
+    fill(&j, j.s[0]);
+    fill(&j, j.s[1]);
+    lose(&j, j.s[1]);
+    assert_int_equal(place_of(&j, j.s[0], j.s[0])->backup, j.s[1]->node);
+    open_key(j.w, j.a[0], j.gen, 2, "v", 3000000);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error, 0);
+    assert_int_equal(parts_on(&j, j.s[1]), 0);
+    lose(&j, j.s[1]);
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    open_key(j.w, j.a[0], j.gen, 3, "u", 3000000);
+    assert_true(parts_on(&j, j.s[1]) > 0);
+    end(&j);
+}
+
+/* The owner of no value is filled without an answer of the backup. */
+static void a_backup_counts_when_it_has_taken_the_job(void **state)
+{
+    (void)state;
+    for (int answers = 0; answers < 2; answers++) {
+        struct job j = start_copied_job();
+        struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "psctl");
+
+        fill(&j, j.s[0]);
+        fill(&j, j.s[1]);
+        lose(&j, j.s[1]);
+        deliver_job_ready(j.w, j.s[0]);
+        fill(&j, j.s[0]);
+        fill(&j, j.s[0]);
+        assert_string_equal(copies_shown(&j, ctl), "filling 0 %");
+        if (answers) {
+            deliver_job_ready(j.w, j.s[1]);
+            assert_string_equal(copies_shown(&j, ctl), "filling 50 %");
+        }
+        lose(&j, j.s[0]);
+        if (answers) {
+            assert_int_equal(last_job_state(j.a[0])->phase,
+                             PS_JOB_PHASE_RUNNING);
+        } else {
+            assert_failed(&j, "it had the only copy of 1 key of job train");
+        }
+        end(&j);
+    }
+}
+
 static void a_place_gets_another_backup_after_a_loss(void **state)
 {
     struct job j = start_copied_job();
@@ -607,6 +673,8 @@ int main(void)
         cmocka_unit_test(a_server_that_comes_back_gets_a_backup),
         cmocka_unit_test(a_server_that_took_over_goes_on_alone),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),
+        cmocka_unit_test(a_server_gets_partitions_when_it_has_taken_the_job),
+        cmocka_unit_test(a_backup_counts_when_it_has_taken_the_job),
         cmocka_unit_test(a_place_gets_another_backup_after_a_loss),
         cmocka_unit_test(a_job_waits_for_its_second_server),
         cmocka_unit_test(jobs_without_rounds_have_no_copies),

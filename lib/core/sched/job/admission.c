@@ -129,6 +129,11 @@ void ps_sched_job_take_place(const struct ps_sched *s,
     on->instance = m->instance;
 }
 
+bool ps_sched_job_server_has_taken(const struct ps_sched_job_server *on)
+{
+    return on->ready_version != 0 || on->bytes > 0;
+}
+
 /* Keeps the list sorted by name. */
 void ps_sched_job_add_server(const struct ps_sched *s, struct ps_sched_job *j,
                              const struct ps_member *m)

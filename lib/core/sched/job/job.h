@@ -112,8 +112,9 @@ struct ps_sched_job_server {
     uint32_t backup;        /* 0: none; see place/copies.c. */
     uint32_t avoided;       /* Node that the owner could not reach. */
     uint64_t backup_instance;
-    bool is_filled;         /* The backup has all partitions, and counts. */
-    bool lacks_room;        /* No server has memory for its backup. */
+    bool is_filled;   /* The backup has all partitions, and counts. */
+    bool is_reported; /* As the owner says; the backup may not count yet. */
+    bool lacks_room;  /* No server has memory for its backup. */
     uint8_t filled_percent; /* Or how many of them, as the owner says. */
     struct ps_demand demand;
     uint64_t reserved_bytes; /* Bytes of `demand`, as reserved at the server. */

@@ -75,38 +75,33 @@ static void send_key_refused(struct ps_sched_step *st, struct ps_member *agent,
 
 /* ------------------------------------------------------------------ place */
 
-/* Lists the job's servers with their loads, in the order of j->servers.list. */
+/* Lists the servers that get partitions, with their loads, in the order of
+ * j->servers.list: those that have taken the job (rule K21); all if none has. */
 static struct ps_place_server *list_server_loads(const struct ps_sched *s,
-                                                 const struct ps_sched_job *j)
+                                                 const struct ps_sched_job *j,
+                                                 uint32_t *ret_count)
 {
     struct ps_place_server *list = ps_alloc((j->servers.count + 1u) *
                                             sizeof(*list));
+    bool any = false;
 
     for (uint32_t i = 0; i < j->servers.count; i++) {
-        const struct ps_member *m = ps_members_get(&s->members,
-                                                   j->servers.list[i].node);
+        any |= ps_sched_job_server_has_taken(&j->servers.list[i]);
+    }
+    *ret_count = 0;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        const struct ps_sched_job_server *on = &j->servers.list[i];
+        const struct ps_member *m = ps_members_get(&s->members, on->node);
 
-        list[i] = (struct ps_place_server){
-            .node = j->servers.list[i].node,
-            .bytes = j->servers.list[i].bytes,
-            .load = m != NULL ? m->placed_bytes : 0,
-        };
+        if (!any || ps_sched_job_server_has_taken(on)) {
+            list[(*ret_count)++] = (struct ps_place_server){
+                .node = on->node,
+                .bytes = on->bytes,
+                .load = m != NULL ? m->placed_bytes : 0,
+            };
+        }
     }
     return list;
-}
-
-/* Stores changed loads in the job and in the members. */
-static void record_server_loads(struct ps_sched *s, struct ps_sched_job *j,
-                                const struct ps_place_server *list)
-{
-    for (uint32_t i = 0; i < j->servers.count; i++) {
-        struct ps_member *m = ps_members_get(&s->members, list[i].node);
-
-        if (m != NULL) {
-            m->placed_bytes += list[i].bytes - j->servers.list[i].bytes;
-        }
-        j->servers.list[i].bytes = list[i].bytes;
-    }
 }
 
 static int64_t part_bytes(const struct ps_sched_key *k, uint32_t index)
@@ -126,6 +121,18 @@ static void add_load(struct ps_sched *s, const struct ps_sched_job *j,
     }
     if (on != NULL && m != NULL) {
         m->placed_bytes += (uint64_t)bytes;
+    }
+}
+
+/* Stores changed loads in the job and in the members. */
+static void record_server_loads(struct ps_sched *s, struct ps_sched_job *j,
+                                const struct ps_place_server *list,
+                                uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t before = ps_sched_job_server_of(j, list[i].node)->bytes;
+
+        add_load(s, j, list[i].node, (int64_t)(list[i].bytes - before));
     }
 }
 
@@ -168,7 +175,9 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
                          const struct ps_msg_key_open *m,
                          struct ps_sched_key **ret_key, struct ps_str *why)
 {
-    struct ps_place_server *servers = list_server_loads(st->s, j);
+    uint32_t server_count;
+    struct ps_place_server *servers = list_server_loads(st->s, j,
+                                                        &server_count);
     const struct ps_place_request want = {
         .policy = (enum ps_placement)j->opt.placement,
         .count = m->count,
@@ -181,7 +190,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
     };
     struct ps_place_part *parts;
     uint32_t count;
-    int rc = ps_place_request(&want, servers, j->servers.count, &parts, &count);
+    int rc = ps_place_request(&want, servers, server_count, &parts, &count);
 
     if (rc == PS_E_TOOBIG) {
         ps_str_addf(why,
@@ -200,7 +209,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
         }
     }
     if (rc == 0) {
-        record_server_loads(st->s, j, servers);
+        record_server_loads(st->s, j, servers, server_count);
         *ret_key = ps_sched_job_add_key(j, m, parts, count);
         j->keys.string_count += m->kind == PS_KEY_KIND_STRING;
         (*ret_key)->norms_before = ps_sched_norms_so_far(j);
@@ -697,11 +706,11 @@ void ps_sched_keys_announce(struct ps_sched_step *st, struct ps_sched_job *j)
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
                            uint32_t gone, struct ps_str *why)
 {
-    struct ps_place_server *servers = list_server_loads(st->s, j);
-    const uint32_t parts = move_parts(st->s, j, gone, servers,
-                                      j->servers.count);
+    uint32_t count;
+    struct ps_place_server *servers = list_server_loads(st->s, j, &count);
+    const uint32_t parts = move_parts(st->s, j, gone, servers, count);
 
-    record_server_loads(st->s, j, servers);
+    record_server_loads(st->s, j, servers, count);
     ps_free(servers);
 
     int rc = ps_sched_admission_recount(st, j, why);

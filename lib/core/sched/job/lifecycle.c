@@ -459,7 +459,7 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
         ps_sched_waiters_reply(st, j);
         j = ps_sched_find_job(st->s, m->gen); /* The job may have ended. */
         if (j != NULL) {
-            ps_sched_moves_start(st, j);
+            ps_sched_copies_check(st, j);
         }
     }
 }

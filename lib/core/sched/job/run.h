@@ -137,6 +137,9 @@ void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
 /* Takes the load of a job that ends off its servers. */
 void ps_sched_job_release_servers(struct ps_sched *s,
                                   const struct ps_sched_job *j);
+/* True if a process of the place has answered, so that its memory has the job; a
+ * place with keys, because it got them after that. */
+bool ps_sched_job_server_has_taken(const struct ps_sched_job_server *on);
 
 /* ----------------------------------------------------- admission.c: memory */
 

@@ -37,6 +37,7 @@ static void change_place(struct ps_sched_step *st,
     on->backup = backup != NULL ? backup->node : 0;
     on->backup_instance = backup != NULL ? backup->instance : 0;
     on->is_filled = false;
+    on->is_reported = false;
     on->filled_percent = 0;
 }
 
@@ -271,6 +272,42 @@ static void dismiss_backup(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_job_publish(st, j);
 }
 
+/* True: the backup counts from now on, because it has taken the job, too. The
+ * owner of no value says that it is filled without its answer, and what takes over
+ * must not come back without the job (rule O12). */
+static bool count_backup(struct ps_sched_step *st, struct ps_sched_job *j,
+                         struct ps_sched_job_server *on)
+{
+    const struct ps_sched_job_server *backup = ps_sched_job_server_of(
+        j, on->backup);
+    struct ps_str pair = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
+
+    if (on->is_filled || !on->is_reported || backup == NULL ||
+        !ps_sched_job_server_has_taken(backup)) {
+        return false;
+    }
+    on->is_filled = true;
+    ps_sched_store_job(st->s, j);
+    note_change(st, j, "backup filled",
+                add_pair(&pair, on->name, backup->name));
+    ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "backup filled", false,
+                       pair.data);
+    return true;
+}
+
+void ps_sched_copies_check(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        any |= count_backup(st, j, &j->servers.list[i]);
+    }
+    if (any) { /* It may be filled for another place now. */
+        ps_sched_copies_name(st, j);
+    }
+    ps_sched_moves_start(st, j);
+}
+
 void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
                         const struct ps_msg *msg)
 {
@@ -293,18 +330,8 @@ void ps_sched_on_filled(struct ps_sched_step *st, struct ps_member *server,
         on->filled_percent = m->percent;
         return;
     }
-    const struct ps_member *backup = ps_members_get(&st->s->members,
-                                                    on->backup);
-    struct ps_str pair = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
-
-    on->is_filled = true;
-    ps_sched_store_job(st->s, j);
-    note_change(st, j, "backup filled",
-                add_pair(&pair, on->name, backup != NULL ? backup->name : "?"));
-    ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "backup filled", false,
-                       pair.data);
-    ps_sched_copies_name(st, j); /* It may be filled for another place now. */
-    ps_sched_moves_start(st, j);
+    on->is_reported = true;
+    ps_sched_copies_check(st, j);
 }
 
 void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out)

@@ -30,5 +30,8 @@ int ps_sched_copies_lose_server(struct ps_sched_step *st,
                                 const struct ps_member *server,
                                 struct ps_str *why);
 ps_sched_handler ps_sched_on_filled;
+/* Counts backups that are filled and have taken the job, and begins moves that wait
+ * for one or for an answer. */
+void ps_sched_copies_check(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Appends the state of the job's places, for people; nothing without copies. */
 void ps_sched_copies_describe(const struct ps_sched_job *j, struct ps_str *out);
