@@ -1497,6 +1497,29 @@ static void agent_ahead_of_the_others_is_paused(void **state)
     world_free(w);
 }
 
+/* A slot of which all is refused may wait for what the paused link brings. */
+static void a_slot_that_is_refused_pauses_no_other(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    float *data = ps_calloc(FAR / 4, 4);
+    const ps_time begin = w->now;
+
+    (void)state;
+    push_far(&w->agents[0], 0, 1, data);
+    push_far(&w->agents[0], 1, 1, data);
+    push_far(&w->agents[1], 0, 1, data);
+    assert_int_equal(may_read(w, &w->agents[0], 0), PS_E_AGAIN);
+    while (may_read(w, &w->agents[0], 0) != 0) {
+        agent_push_f32(&w->agents[1], 2, 2, 1);
+        assert_int_equal(w->agents[1].seen[2].error, PS_E_FUTURE);
+        w->now += PS_MILLIS(5);
+        world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+        assert_true(w->now < begin + PS_SECONDS(5));
+    }
+    ps_free(data);
+    world_free(w);
+}
+
 struct sender {
     uint32_t order[PARTS];
     uint32_t next;
@@ -2612,6 +2635,7 @@ int main(void)
         cmocka_unit_test(takeover_with_an_optimizer_is_refused),
         cmocka_unit_test(restore_of_a_version_that_is_there_changes_nothing),
         cmocka_unit_test(agent_ahead_of_the_others_is_paused),
+        cmocka_unit_test(a_slot_that_is_refused_pauses_no_other),
         cmocka_unit_test(lead_of_an_agent_is_limited_by_the_window),
         cmocka_unit_test(credit_never_stops_all_agents),
         cmocka_unit_test(credit_of_a_new_session_starts_at_zero),

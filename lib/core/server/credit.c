@@ -113,15 +113,24 @@ void ps_server_credit_push_ended(const struct ps_server_request *q)
     }
 }
 
+void ps_server_credit_push_accepted(const struct ps_server_request *q)
+{
+    if (q->rows == NULL && q->bytes > 0) {
+        q->from.slot->last_accepted_at = q->from.slot->job->server->now;
+    }
+}
+
 /* Returns the time until which others wait for the slot, for pacing. It has
- * passed if the slot sends nothing or takes long to recover a lost packet. */
+ * passed if the slot sends nothing or takes long to recover a lost packet, or if
+ * what it sends is refused: it may lack a message that waits behind a push of one
+ * of the others. */
 static ps_time awaited_until(const struct ps_server_slot *slot)
 {
     const struct ps_server_job *job = slot->job;
     /* An agent with more to send alternates between its servers, so a gap
      * between two pushes is no reason not to wait. */
     ps_time since = slot->receiving_since != 0 ? slot->receiving_since
-                                               : slot->last_push_at;
+                                               : slot->last_accepted_at;
 
     return since != 0 ? ps_time_add(since, ps_pacing_patience(&job->push_rate,
                                                               job->slot_count))

@@ -16,6 +16,8 @@ uint64_t ps_server_credit_announce(struct ps_server *s,
                                    const struct ps_server_recipient *to);
 /* A push of a known slot has arrived. */
 void ps_server_credit_push_ended(const struct ps_server_request *q);
+/* Some part of it was not refused. */
+void ps_server_credit_push_accepted(const struct ps_server_request *q);
 /* Pacing: true if the slot's push has to wait, because its unmerged bytes are
  * too far above the slowest slot's, and no other job shares its link. */
 bool ps_server_credit_must_wait(const struct ps_server_slot *slot);

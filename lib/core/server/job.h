@@ -27,7 +27,8 @@ struct ps_server_slot {
     uint64_t unmerged_bytes; /* Push bytes received, not merged. */
     ps_time receiving_since; /* Start of the push that arrives; 0: none does. */
     ps_time last_push_at;    /* Arrival of the last push; 0: none yet. */
-    ps_time starved_since;   /* 0: its payloads find memory. */
+    ps_time last_accepted_at; /* Of the last push that was not refused. */
+    ps_time starved_since;    /* 0: its payloads find memory. */
     /* Incomplete rounds of the job to which the slot has contributed. */
     uint32_t contributed_rounds;
     /* Replies about small partitions, collected until the next tick. */

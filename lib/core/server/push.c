@@ -431,6 +431,9 @@ static void accept_contributions(struct ps_server_step *st,
                     : 0);
         }
     }
+    if (refusal.count < q->count) {
+        ps_server_credit_push_accepted(q);
+    }
     if (refusal.count > 0) {
         ps_server_refusal_send(st, &q->from, &refusal);
     }
