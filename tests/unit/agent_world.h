@@ -60,6 +60,7 @@ struct bench {
     bool keys_are_reassigned; /* key_opened.is_reassigned. */
     bool fails_on_loss;       /* The job's policy is fail. */
     bool is_async;            /* The job is async, with rule accumulate. */
+    bool is_ssp;              /* Such a job, with staleness 0. */
     uint64_t memory_max;      /* Limit of a user; 0: none. */
     uint32_t row_width;       /* Row width of keys that are opened; 0: dense. */
     bool may_fail;            /* A step may fail. */
@@ -245,6 +246,7 @@ static inline void deliver_job_state(struct bench *b, uint32_t version,
                                      uint32_t servers)
 {
     const uint32_t count = b->workers + b->left;
+    const uint8_t async_mode = b->is_ssp ? PS_MODE_SSP : PS_MODE_ASYNC;
     struct ps_rec_slot slot = {
         .node = AGENT_NODE, .incarnation = 1, .ranks = count};
     struct ps_rec_rank ranks[8];
@@ -266,7 +268,7 @@ static inline void deliver_job_state(struct bench *b, uint32_t version,
                           .version = version,
                           .name = "job",
                           .phase = PS_JOB_PHASE_RUNNING,
-                          .mode = b->is_async ? PS_MODE_ASYNC : PS_MODE_SYNC,
+                          .mode = b->is_async ? async_mode : PS_MODE_SYNC,
                           .rule = b->is_async ? PS_RULE_ACCUMULATE
                                               : PS_RULE_NONE,
                           .num_workers = count,

@@ -876,19 +876,25 @@ static void a_collective_is_not_encoded(void **state)
     end_bench(&b);
 }
 
-/* The server refuses a pushed part. */
-static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
+static void refuse_part(struct bench *b, const struct ps_rec_part *part,
+                        int error)
 {
     deliver_msg(b, SERVER_CONN,
                 &(struct ps_msg){.code = PS_MSG_REFUSE,
                                  .refuse = {.gen = GEN,
                                             .epoch = 1,
                                             .credit = 1u << 30,
-                                            .error = PS_E_NOKEY,
+                                            .error = error,
                                             .text = "",
                                             .parts = part,
                                             .parts_count = 1}},
                 NULL);
+}
+
+/* The server refuses a pushed part. */
+static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
+{
+    refuse_part(b, part, PS_E_NOKEY);
 }
 
 /* Two workers push two partitions; the first is refused, and `ret_late` is the
@@ -1033,16 +1039,7 @@ static void refusal_of_a_push_does_not_end_an_open_pull(void **state)
     feed_tick(&b);
     part =
         find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.parts[0];
-    deliver_msg(&b, SERVER_CONN,
-                &(struct ps_msg){.code = PS_MSG_REFUSE,
-                                 .refuse = {.gen = GEN,
-                                            .epoch = 1,
-                                            .credit = 1u << 30,
-                                            .error = PS_E_NOJOB,
-                                            .text = "",
-                                            .parts = &part,
-                                            .parts_count = 1}},
-                NULL);
+    refuse_part(&b, &part, PS_E_NOJOB);
     b.now += PS_SECONDS(1);
     feed_tick(&b);
     feed_tick(&b); /* A small partition leaves with the batch. */
@@ -1053,6 +1050,32 @@ static void refusal_of_a_push_does_not_end_an_open_pull(void **state)
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 2);
     deliver_value(&b, 0, 0, 2, 16, 8, 1u << 30);
     assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    end_bench(&b);
+}
+
+/* The agent of an ssp job asks a server that it has linked to for the clocks of
+ * the partitions, and one is refused, because the server does not know the job
+ * yet. A pull that waits for the clock has nothing to send itself. */
+static void a_refused_request_for_a_clock_is_repeated(void **state)
+{
+    const struct ps_rec_part part = {
+        .index = 1, .dtype = PS_DTYPE_FLOAT32, .count = 16};
+    const struct ps_msg_pull *again;
+    struct bench b = {.is_async = true, .is_ssp = true};
+
+    (void)state;
+    restart_bench(&b, 1, 1);
+    open_key(&b, 0, 2, 16, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 2);
+    drop_sent(&b);
+    refuse_part(&b, &part, PS_E_NOJOB);
+    b.now += PS_SECONDS(1);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL), 1);
+    again = &find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0)->packet->msg->pull;
+    assert_int_equal(again->parts[0].index, 1);
     end_bench(&b);
 }
 
@@ -2659,6 +2682,7 @@ int main(void)
         cmocka_unit_test(late_refusal_of_an_init_does_not_fail_the_next),
         cmocka_unit_test(late_refusal_does_not_fail_the_next_push),
         cmocka_unit_test(refusal_of_a_push_does_not_end_an_open_pull),
+        cmocka_unit_test(a_refused_request_for_a_clock_is_repeated),
         cmocka_unit_test(init_repeats_only_its_refused_parts),
         cmocka_unit_test(sent_encoding_is_repeated_on_a_new_link),
         cmocka_unit_test(sums_and_means_are_encoded),

@@ -340,12 +340,13 @@ void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
     }
 }
 
-/* Requests clocks again after a link was replaced, because reports on the old
- * link may be lost. */
+/* Requests clocks again: after a link was replaced, because reports on the old
+ * link may be lost, and after the server refused to report one. */
 static void reset_clocks(struct ps_agent_key *k, uint32_t node, uint32_t part)
 {
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->job->config.mode == PS_MODE_SSP && part == PS_AGENT_ALL_PARTS &&
+        if (k->job->config.mode == PS_MODE_SSP &&
+            (part == PS_AGENT_ALL_PARTS || part == i) &&
             (node == 0 || k->parts[i].owner_node == node)) {
             async_part(&k->parts[i])->must_request_clock = true;
         }
