@@ -148,6 +148,33 @@ static void agents_hear_of_a_failed_job_at_once(void **state)
     world_free(j.w);
 }
 
+/* A worker is offered as a new one, because its agent had not heard of the start
+ * of the job, and the job has failed in between. Another job of the name would
+ * have a worker that the agent counts for the former. */
+static void a_worker_of_a_failed_job_opens_no_other(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
+    struct ps_msg m = make_job_open(2, 4, 2, -1);
+
+    (void)state;
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    world_restart_sched(j.w);
+    drop_inbox(j.a[1]);
+    connect_peer(j.w, j.a[1]);
+    m.job_open.on_loss = PS_LOSS_POLICY_FAIL;
+    m.job_open.reoffer = true;
+    deliver_msg(j.w, j.a[1], m);
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_JOBFAILED);
+    expect_substring(last_job_opened(j.a[1])->text, "rank 0 on a0 was lost");
+    assert_int_equal(ps_sched_job_count(j.w->sched), 1);
+    m.job_open.worker = 5; /* Of the next start. */
+    m.job_open.reoffer = false;
+    deliver_msg(j.w, j.a[1], m);
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    assert_int_equal(ps_sched_job_count(j.w->sched), 2);
+    world_free(j.w);
+}
+
 /* Limits may be lower now than when the keys were declared. */
 static void keys_of_the_file_are_not_refused_for_a_limit(void **state)
 {
@@ -690,6 +717,7 @@ int main(void)
         cmocka_unit_test(a_job_goes_on),
         cmocka_unit_test(a_job_that_ended_is_told_so),
         cmocka_unit_test(agents_hear_of_a_failed_job_at_once),
+        cmocka_unit_test(a_worker_of_a_failed_job_opens_no_other),
         cmocka_unit_test(keys_of_the_file_are_not_refused_for_a_limit),
         cmocka_unit_test(a_failed_job_needs_no_server),
         cmocka_unit_test(members_that_do_not_return_are_lost),

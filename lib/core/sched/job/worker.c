@@ -691,6 +691,26 @@ static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
     return j;
 }
 
+/* Returns the worker if a job of that user and name has it, also one that is not
+ * open; NULL: none has. */
+static struct ps_sched_worker *
+find_known_worker(const struct ps_sched *s, const struct ps_member *agent,
+                  const struct ps_msg_job_open *m,
+                  struct ps_sched_job **ret_job)
+{
+    PS_MAP_EACH(struct ps_sched_job, j, s->jobs)
+    {
+        struct ps_sched_worker *w = ps_sched_job_find_worker(
+            j, agent->node, agent->incarnation, m->worker);
+
+        if (w != NULL && j->uid == m->uid && strcmp(j->name, m->name) == 0) {
+            *ret_job = j;
+            return w;
+        }
+    }
+    return NULL;
+}
+
 /* Handles a job_open without a generation. 0, or an error code with the
  * reason. */
 static int open_job(struct ps_sched_step *st, struct ps_member *agent,
@@ -704,6 +724,10 @@ static int open_job(struct ps_sched_step *st, struct ps_member *agent,
     if (rc != 0) {
         return rc;
     }
+    w = find_known_worker(st->s, agent, m, &j);
+    if (w != NULL) {
+        return accept_known_worker(st, j, agent, w, why);
+    }
     if (m->reoffer && find_earlier_job(st->s, m)) {
         ps_str_addf(why,
                     "the scheduler was restarted and does not know job '%s'; "
@@ -714,10 +738,6 @@ static int open_job(struct ps_sched_step *st, struct ps_member *agent,
     j = find_or_make_job(st, agent, m, why, &rc);
     if (j == NULL) {
         return rc;
-    }
-    w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
-    if (w != NULL) {
-        return accept_known_worker(st, j, agent, w, why);
     }
     rc = ps_sched_job_has_started(j) ? reassign_lost_rank(st, j, agent, m, why)
                                      : add_worker(st, j, agent, m, why);
