@@ -20,6 +20,20 @@ static inline uint64_t sched_peek_instance(const struct ps_sched *s,
     return 0;
 }
 
+/* True if the scheduler has given up the server of that name, or has none. */
+static inline bool sched_peek_is_gone(const struct ps_sched *s,
+                                      const char *name)
+{
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && strcmp(m->name, name) == 0) {
+            return m->state == PS_NODE_STATE_GONE;
+        }
+    }
+    return true;
+}
+
 /* True if each place of each job has a backup that counts, and all owners and
  * backups are connected: any one of them may be lost. */
 static inline bool sched_peek_has_two_copies(const struct ps_sched *s)

@@ -183,6 +183,7 @@ static void lose_server(struct world *w)
 
     w->faults++;
     world_kill_server(w, victim);
+    w->node[1 + victim].is_lost = !w->opt.faults.server_back;
     if (w->opt.faults.server_back) {
         restart_later(w, &w->node[1 + victim],
                       world_delay(w, PS_MILLIS(1), PS_SECONDS(3)));
@@ -198,6 +199,22 @@ void world_death(struct world *w, struct wnode *n)
     restart_later(w, n, away);
 }
 
+/* True if a server does not return, and the scheduler has not given it up: if the
+ * process of its backup dies now, the scheduler may hear of that first, and what
+ * the backup has in its state memory counts no more. */
+static bool is_loss_unheard(const struct world *w)
+{
+    for (uint32_t i = 0; i < w->opt.servers; i++) {
+        const struct wnode *n = &w->node[1 + i];
+
+        if (n->is_lost && (!w->node[0].alive ||
+                           !sched_peek_is_gone(w->node[0].sched, n->name))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Kills a server, at once or at a store into its state memory. */
 static void lose_kept_server(struct world *w)
 {
@@ -207,7 +224,8 @@ static void lose_kept_server(struct world *w)
         w, PS_MILLIS(1),
         ps_rng_chance(&w->rng, 700) ? PS_MILLIS(100) : PS_SECONDS(1));
 
-    if (!n->alive || n->state.die_at > n->state.stores) {
+    if (!n->alive || n->state.die_at > n->state.stores ||
+        (w->opt.replicas > 1 && is_loss_unheard(w))) {
         return;
     }
     w->faults++;
@@ -238,8 +256,9 @@ static bool may_lose_server(const struct world *w)
     for (uint32_t i = 0; i < w->opt.servers; i++) {
         const struct wnode *n = &w->node[1 + i];
 
-        if (!n->alive || sched_peek_instance(sched->sched, n->name) !=
-                             n->server->opt.instance) {
+        if (!n->alive || n->state.die_at > n->state.stores ||
+            sched_peek_instance(sched->sched, n->name) !=
+                n->server->opt.instance) {
             return false;
         }
     }

@@ -57,6 +57,7 @@ struct wnode {
     struct wstate state;
     struct ps_effects fx;
     ps_time wakes_at; /* The process is stopped until then. */
+    bool is_lost;     /* It does not return. */
     ps_time slept;    /* Length of the last stops, with little time between. */
     ps_time tick_at;  /* Time of the valid tick event; others are stale. */
     /* Server: credit of the jobs last pushed to, as seen after its last
