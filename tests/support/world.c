@@ -624,6 +624,13 @@ bool world_run_workers(struct world *w, ps_time limit)
     return w->error[0] == '\0';
 }
 
+void world_forget_values(struct world *w)
+{
+    for (uint32_t j = 0; j < world_job_count(w); j++) {
+        memset(w->job[j].seen_set, 0, sizeof(w->job[j].seen_set));
+    }
+}
+
 bool world_run_again(struct world *w, ps_time limit)
 {
     w->opt.faults = (struct world_faults){0};

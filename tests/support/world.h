@@ -175,6 +175,9 @@ bool world_run(struct world *w, ps_time until);
 /* Runs until every worker has ended, with success or an error, or until virtual
  * time is `limit`; false in the latter case. */
 bool world_run_workers(struct world *w, ps_time limit);
+/* Forgets the values of the jobs before world_run_again: their servers may have
+ * lost what the next values depend on. */
+void world_forget_values(struct world *w);
 /* Runs the same job again in the cluster as it is, without faults. All workers
  * must have ended. */
 bool world_run_again(struct world *w, ps_time limit);
