@@ -47,6 +47,10 @@ PLANTS = {
         ("lib/core/sched/job/key.c",
          "if (!any || ps_sched_job_server_has_taken(on)) {", "        if (true) {"),
     ],
+    "sched/key: cuts keys for the servers that are there": [
+        ("lib/core/sched/job/key.c",
+         ".servers = ps_sched_job_servers_needed(j),", "        .servers = server_count,"),
+    ],
     "server/kept: takes for its own what has moved away": [
         ("lib/core/server/kept.c",
          "job->moves.was_rebalanced ? place_number : 0)", "0 * place_number)"),
@@ -1183,6 +1187,8 @@ BY_TESTS = {
     "sched/copies: forgets a filled backup that has not taken the job":
         "unit/test_sched_copies.c",
     "sched/key: places partitions on a server that has not taken the job":
+        "unit/test_sched_copies.c",
+    "sched/key: cuts keys for the servers that are there":
         "unit/test_sched_copies.c",
     "server/kept: takes for its own what has moved away":
         "unit/test_server_kept.c",

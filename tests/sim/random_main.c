@@ -259,42 +259,36 @@ static void add_limits(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Memory that one key needs on one server that has all its partitions, as they
- * are cut for the number of servers. */
-static struct ps_demand need_cut_for(const struct world_options *o,
-                                     const struct world_key *k,
-                                     const struct ps_demand_profile *kind,
-                                     uint32_t servers)
+/* Adds what one key needs on one server that has all its partitions. */
+static void add_need(const struct world_options *o, const struct world_key *k,
+                     const struct ps_demand_profile *kind,
+                     struct ps_demand *need)
 {
-    struct ps_place_server *all = ps_calloc(servers, sizeof(*all));
-    struct ps_demand need = {0};
+    struct ps_place_server all = {0};
     struct ps_place_part *parts;
     uint32_t count;
 
     if (ps_place_request(
             &(struct ps_place_request){
                 .policy = o->placement,
+                .servers = o->servers,
                 .count = k->count,
                 .element_bytes = (uint32_t)ps_dtype_size(k->dtype),
                 .partition_bytes = o->partition_bytes,
                 .big_array_bound = o->big_array_bound,
                 .row_width = k->width,
                 .max_rows = ps_rows_per_frame(k->width, k->dtype)},
-            all, servers, &parts, &count) != 0) {
+            &all, 1, &parts, &count) != 0) {
         abort();
     }
-    ps_free(all);
     for (uint32_t n = 0; n < count; n++) {
-        ps_demand_add(&need, kind, k->dtype, parts[n].count);
+        ps_demand_add(need, kind, k->dtype, parts[n].count);
     }
     ps_free(parts);
-    return need;
 }
 
 /* Memory that the job's keys need if all come to lie on one server, after
- * migrations and losses: no more than the scheduler admits them with. The
- * number of servers decides how a key is cut, each partition rounds up, and
- * servers can be lost before any of the keys is declared. */
+ * migrations and losses: no more than the scheduler admits them with. */
 static uint64_t need_of(const struct world_options *o)
 {
     const struct ps_demand_profile kind = {
@@ -307,20 +301,7 @@ static uint64_t need_of(const struct world_options *o)
     struct ps_demand need = {0};
 
     for (uint32_t i = 0; i < o->key_count; i++) {
-        struct ps_demand most = {0};
-
-        for (uint32_t n = 1; n <= o->servers; n++) {
-            const struct ps_demand one = need_cut_for(o, &o->key[i], &kind, n);
-
-            most.stored_bytes = ps_max_u64(most.stored_bytes, one.stored_bytes);
-            most.value_bytes = ps_max_u64(most.value_bytes, one.value_bytes);
-            most.largest_part_bytes = ps_max_u64(most.largest_part_bytes,
-                                                 one.largest_part_bytes);
-        }
-        need.stored_bytes += most.stored_bytes;
-        need.value_bytes += most.value_bytes;
-        need.largest_part_bytes = ps_max_u64(need.largest_part_bytes,
-                                             most.largest_part_bytes);
+        add_need(o, &o->key[i], &kind, &need);
     }
     return ps_demand_bytes(&need, o->agents);
 }

@@ -30,8 +30,10 @@ static void table_init(struct table *t, uint32_t servers)
     }
 }
 
+/* Places a key of a job with these servers, all of which get partitions. */
 static int place(struct table *t, struct ps_place_request key)
 {
+    key.servers = t->count;
     ps_free(t->parts);
     t->parts = NULL;
     t->part_count = 0;
@@ -115,6 +117,62 @@ static void classic_large_keys_are_cut_as_the_formula_says(void **state)
     assert_int_equal(t.part_count, 4);
     assert_int_equal(t.parts[0].count, MIB / 4);
     ps_free(t.parts);
+}
+
+/* Codecs work by partition: what was lost before a key was opened must not change
+ * the bits of its values. */
+static void a_key_is_cut_for_all_servers_of_its_job(void **state)
+{
+    static const uint32_t sizes[] = {0, MIB};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4 * 2 * 2; i++) {
+        const uint32_t there = i % 4;
+        struct ps_place_request key = classic(3000001, 1);
+        struct table all;
+        struct table t;
+
+        key.policy = i / 4 % 2 == 0 ? PS_PLACEMENT_MXNET
+                                    : PS_PLACEMENT_BALANCED;
+        key.partition_bytes = sizes[i / 8];
+        table_init(&all, 4);
+        assert_int_equal(place(&all, key), 0);
+        table_init(&t, 1 + there);
+        key.servers = 4;
+        assert_int_equal(
+            ps_place_request(&key, t.server, t.count, &t.parts, &t.part_count),
+            0);
+        assert_int_equal(t.part_count, all.part_count);
+        for (uint32_t n = 0; n < t.part_count; n++) {
+            assert_int_equal(t.parts[n].count, all.parts[n].count);
+            assert_in_range(t.parts[n].node, 100, 100 + there);
+        }
+        for (uint32_t n = 0; n < t.count; n++) {
+            assert_int_equal(t.server[n].bytes, 4 * elements_of(&t, 100 + n));
+            assert_true(t.server[n].bytes > 0);
+        }
+        ps_free(all.parts);
+        ps_free(t.parts);
+    }
+}
+
+/* One that is not split has an owner, too. */
+static void a_small_key_goes_to_a_server_that_is_there(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 9; number++) {
+        struct ps_place_request key = classic(10, number);
+        struct table t;
+
+        table_init(&t, 2);
+        key.servers = 7;
+        assert_int_equal(
+            ps_place_request(&key, t.server, t.count, &t.parts, &t.part_count),
+            0);
+        assert_int_equal(t.part_count, 1);
+        assert_int_equal(t.parts[0].node, 100 + number * 9973 % 7 % 2);
+        ps_free(t.parts);
+    }
 }
 
 /* A few hundred keys as a network has them. */
@@ -466,6 +524,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(classic_small_keys_go_where_the_formula_says),
         cmocka_unit_test(classic_large_keys_are_cut_as_the_formula_says),
+        cmocka_unit_test(a_key_is_cut_for_all_servers_of_its_job),
+        cmocka_unit_test(a_small_key_goes_to_a_server_that_is_there),
         cmocka_unit_test(balanced_servers_differ_by_less_than_five_percent),
         cmocka_unit_test(equal_keys_go_to_the_least_loaded_server_then_by_name),
         cmocka_unit_test(partitions_of_a_key_have_even_sizes),

@@ -7,7 +7,8 @@
 
 #include "sched_world.h"
 
-static struct job start_job_on(uint32_t servers, bool keep)
+static struct job start_placed_job(uint32_t servers, bool keep,
+                                   enum ps_placement placement)
 {
     static const char *const names[] = {"s0", "s1", "s2"};
     struct job j = {.w = world_new()};
@@ -23,6 +24,7 @@ static struct job start_job_on(uint32_t servers, bool keep)
         struct ps_msg msg = make_job_open(1 + i % 2, 4, servers, -1);
 
         msg.job_open.replicas = 2;
+        msg.job_open.placement = placement;
         deliver_msg(j.w, j.a[i / 2], msg);
     }
     j.gen = last_job_opened(j.a[0])->gen;
@@ -32,6 +34,11 @@ static struct job start_job_on(uint32_t servers, bool keep)
     open_key(j.w, j.a[0], j.gen, 1, "w", 3000000);
     assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
     return j;
+}
+
+static struct job start_job_on(uint32_t servers, bool keep)
+{
+    return start_placed_job(servers, keep, PS_PLACEMENT_BALANCED);
 }
 
 /* A running job with copies, with a key on both servers. */
@@ -552,6 +559,37 @@ static void a_server_gets_partitions_when_it_has_taken_the_job(void **state)
     end(&j);
 }
 
+/* Codecs work by partition, so the bits of values depend on the cut. */
+static void a_key_is_cut_for_the_servers_that_the_job_asked_for(void **state)
+{
+    (void)state;
+    for (int joins = 0; joins < 2; joins++) {
+        struct job j = start_placed_job(2, true, PS_PLACEMENT_MXNET);
+        const struct placed before = placed(j.a[0]);
+
+        fill(&j, j.s[0]);
+        fill(&j, j.s[1]);
+        lose_conn(j.w, j.s[1]);
+        if (joins) {
+            start_again(&j, j.s[1]);
+        } else {
+            advance_time(j.w, PS_SECONDS(5)); /* Its lease is over. */
+        }
+        open_key(j.w, j.a[0], j.gen, 2, "v", 3000000);
+
+        const struct placed after = placed(j.a[0]);
+
+        assert_int_equal(after.m->error, 0);
+        assert_int_equal(after.parts, before.parts);
+        assert_true(after.parts > 0);
+        for (uint32_t i = 0; i < after.parts; i++) {
+            assert_int_equal(after.count[i], before.count[i]);
+            assert_int_equal(after.node[i], j.s[0]->node);
+        }
+        end(&j);
+    }
+}
+
 /* The owner of no value is filled without an answer of the backup. */
 static void a_backup_counts_when_it_has_taken_the_job(void **state)
 {
@@ -674,6 +712,7 @@ int main(void)
         cmocka_unit_test(a_server_that_took_over_goes_on_alone),
         cmocka_unit_test(only_the_epoch_of_a_place_fills_it),
         cmocka_unit_test(a_server_gets_partitions_when_it_has_taken_the_job),
+        cmocka_unit_test(a_key_is_cut_for_the_servers_that_the_job_asked_for),
         cmocka_unit_test(a_backup_counts_when_it_has_taken_the_job),
         cmocka_unit_test(a_place_gets_another_backup_after_a_loss),
         cmocka_unit_test(a_job_waits_for_its_second_server),

@@ -180,6 +180,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
                                                         &server_count);
     const struct ps_place_request want = {
         .policy = (enum ps_placement)j->opt.placement,
+        .servers = ps_sched_job_servers_needed(j),
         .count = m->count,
         .element_bytes = (uint32_t)ps_dtype_size(m->dtype),
         .partition_bytes = j->opt.partition_bytes,

@@ -57,9 +57,9 @@ static uint64_t div_up(uint64_t a, uint64_t b)
 /* Elements of a partition such that each server has equally many, and the first
  * replies leave when a small share of the key has arrived: they need one
  * partition of each server from all contributors. At least WAVE_PART_MIN. */
-static uint64_t wave_part_elements(const struct ps_place_request *key,
-                                   uint32_t servers)
+static uint64_t wave_part_elements(const struct ps_place_request *key)
 {
+    const uint32_t servers = key->servers;
     uint64_t all = key->count * key->element_bytes;
     uint64_t wave = ps_max_u64(all / WAVES, WAVE_MIN);
     uint64_t piece = ps_min_u64(ps_max_u64(wave / servers, WAVE_PART_MIN),
@@ -69,8 +69,7 @@ static uint64_t wave_part_elements(const struct ps_place_request *key,
     return div_up(n, PART_UNIT) * PART_UNIT;
 }
 
-static uint64_t part_elements(const struct ps_place_request *key,
-                              uint32_t servers)
+static uint64_t part_elements(const struct ps_place_request *key)
 {
     uint64_t most = PS_PARTITION_BYTES_DEFAULT / key->element_bytes;
     uint64_t n = key->partition_bytes != 0
@@ -80,9 +79,9 @@ static uint64_t part_elements(const struct ps_place_request *key,
 
     /* Rows keys have large partitions, because a round has few of their
      * rows. */
-    if (key->partition_bytes == 0 && servers > 0 && key->row_width <= 1 &&
+    if (key->partition_bytes == 0 && key->servers > 0 && key->row_width <= 1 &&
         key->count <= most * PS_KEY_PARTS_MAX) {
-        return wave_part_elements(key, servers);
+        return wave_part_elements(key);
     }
     n = ps_min_u64(n, max_part_elements(key));
     return n < unit ? unit : n - n % unit;
@@ -163,6 +162,8 @@ static void add_parts_on(const struct ps_place_request *key, uint64_t piece,
     }
 }
 
+/* Server i of the formula is server i of those that get partitions, or, if they
+ * are fewer, one of them. */
 static void place_mxnet(const struct ps_place_request *key, uint64_t piece,
                         struct ps_place_server *servers, uint32_t server_count,
                         struct part_list *out)
@@ -172,18 +173,19 @@ static void place_mxnet(const struct ps_place_request *key, uint64_t piece,
 
     if (key->count < key->big_array_bound) {
         /* Both factors are reduced first, to avoid overflow. */
-        uint64_t i = (key->mxnet_key % server_count) *
-                     (MXNET_FACTOR % server_count) % server_count;
+        uint64_t i = (key->mxnet_key % key->servers) *
+                     (MXNET_FACTOR % key->servers) % key->servers;
 
-        add_parts_on(key, piece, &servers[i], key->count, out);
+        add_parts_on(key, piece, &servers[i % server_count], key->count, out);
         return;
     }
-    for (uint32_t i = 0; i < server_count; i++) {
+    for (uint32_t i = 0; i < key->servers; i++) {
         uint64_t to = width *
-                      mxnet_bound(key->count / width, server_count, i + 1);
+                      mxnet_bound(key->count / width, key->servers, i + 1);
 
         if (to > from) {
-            add_parts_on(key, piece, &servers[i], to - from, out);
+            add_parts_on(key, piece, &servers[i % server_count], to - from,
+                         out);
         }
         from = to;
     }
@@ -193,20 +195,21 @@ int ps_place_request(const struct ps_place_request *key,
                      struct ps_place_server *servers, uint32_t server_count,
                      struct ps_place_part **ret_parts, uint32_t *ret_count)
 {
-    uint64_t piece = part_elements(key, server_count);
+    uint64_t piece = part_elements(key);
     /* mxnet placement adds up to one partial partition for each server. */
     uint64_t most = div_up(key->count, piece);
     struct part_list out = {0};
 
     assert(key->count > 0 && key->element_bytes > 0);
     assert(key->row_width == 0 || key->count % key->row_width == 0);
+    assert(server_count == 0 || key->servers > 0);
     if (piece > UINT32_MAX) {
         return PS_E_TOOBIG;
     }
     if (most > PS_KEY_PARTS_MAX) {
         return PS_E_TOOBIG;
     }
-    out.capacity = (uint32_t)most + server_count;
+    out.capacity = (uint32_t)most + key->servers;
     out.items = ps_try_alloc(out.capacity * sizeof(*out.items));
     if (out.items == NULL) {
         return PS_E_NOMEM;

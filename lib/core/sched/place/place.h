@@ -34,6 +34,9 @@ struct ps_place_part {
 
 struct ps_place_request {
     enum ps_placement policy;
+    /* Servers for which the key is cut: those of the whole job, whichever get its
+     * partitions now. The bits of compressed gradients depend on the cut. */
+    uint32_t servers;
     uint64_t count; /* Elements, > 0. */
     uint32_t element_bytes;
     uint32_t partition_bytes; /* 0: chosen by size and servers. */
