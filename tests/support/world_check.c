@@ -564,8 +564,8 @@ void check_resent(struct world *w, const struct wconn *c, uint32_t end,
 {
     const struct wconn *first = world_conn(w, main / 2);
 
-    if (first == NULL || first->closing || !first->open[end]) {
-        return; /* The link is resumed on another connection. */
+    if (first == NULL || first->ended[end] || !first->open[end]) {
+        return; /* The link is resumed on another connection, or over. */
     }
     for (uint32_t i = 0; i < c->carried_count[end]; i++) {
         uint64_t seq = c->carried[end][i];

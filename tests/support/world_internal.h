@@ -87,7 +87,8 @@ struct wconn {
     uint32_t worker;
     bool open[2]; /* Received OPEN and not CLOSED, by end. */
     bool cut;
-    bool closing; /* One end has closed it. */
+    bool closing;  /* One end has closed it, and frames in flight arrive. */
+    bool ended[2]; /* The node of this end has closed it, cut or not. */
     /* Arrival time of the last handshake frame; later frames do not overtake
      * it. */
     ps_time fence[2];

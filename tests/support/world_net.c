@@ -115,6 +115,7 @@ void world_finish_conn(struct world *w, struct wnode *n, const struct ps_fx *f)
         world_close_conn(w, c, 0);
         return;
     }
+    c->ended[f->close.conn % 2] = true;
     close_gracefully(w, c);
     ps_path_finish(&c->path[f->close.conn % 2], &n->fx);
 }
