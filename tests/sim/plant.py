@@ -51,6 +51,20 @@ PLANTS = {
         ("lib/core/sched/job/key.c",
          ".servers = ps_sched_job_servers_needed(j),", "        .servers = server_count,"),
     ],
+    "sched/lifecycle: ends a job without keys with its only server": [
+        ("lib/core/sched/job/lifecycle.c",
+         "(j->servers.count == 1 &&", "                           (j->servers.count == 0 &&"),
+    ],
+    "sched/lifecycle: wants memory of a server that had no key": [
+        ("lib/core/sched/job/lifecycle.c",
+         "if (m->epoch == 0 || (!is_kept && on->bytes > 0)) {",
+         "    if (m->epoch == 0 || !is_kept) {"),
+    ],
+    "sched/lifecycle: waits for a server where another could be had": [
+        ("lib/core/sched/job/lifecycle.c",
+         "ps_sched_job_next_server(s, j) == NULL);",
+         "                            s != NULL);"),
+    ],
     "server/kept: takes for its own what has moved away": [
         ("lib/core/server/kept.c",
          "job->moves.was_rebalanced ? place_number : 0)", "0 * place_number)"),
@@ -1140,8 +1154,8 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "sched/lifecycle: takes a process that has lost its memory": [
         ("lib/core/sched/job/lifecycle.c",
-         "if (m->epoch == 0 || m->memory != PS_PART_MEMORY_KEPT) {",
-         "if (false) {"),
+         "if (m->epoch == 0 || (!is_kept && on->bytes > 0)) {",
+         "if (m->epoch == 0) {"),
     ],
     "sched/lifecycle: takes the answer of an earlier place": [
         ("lib/core/sched/job/lifecycle.c",
@@ -1190,6 +1204,12 @@ BY_TESTS = {
         "unit/test_sched_copies.c",
     "sched/key: cuts keys for the servers that are there":
         "unit/test_sched_copies.c",
+    "sched/lifecycle: ends a job without keys with its only server":
+        "unit/test_sched_return.c",
+    "sched/lifecycle: wants memory of a server that had no key":
+        "unit/test_sched_return.c",
+    "sched/lifecycle: waits for a server where another could be had":
+        "unit/test_sched_return.c",
     "server/kept: takes for its own what has moved away":
         "unit/test_server_kept.c",
     "server/kept: takes what has moved away for a copy of another server":

@@ -343,6 +343,89 @@ static void a_declaration_waits_for_the_server(void **state)
     finish_job(&j);
 }
 
+/* A job without keys on one server, which keeps its memory. `runs`: it has taken
+ * the job. */
+static struct job start_empty_job(bool runs)
+{
+    struct job j = {.w = world_new()};
+
+    j.s[0] = peer_new(j.w, PS_ROLE_SERVER, "s0");
+    j.s[0]->keep = true;
+    connect_peer(j.w, j.s[0]);
+    feed_probe(&j, 0);
+    j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
+    for (uint64_t i = 0; i < 4; i++) {
+        deliver_msg(j.w, j.a[i / 2], make_job_open(1 + i % 2, 4, 1, -1));
+    }
+    j.gen = last_job_opened(j.a[0])->gen;
+    if (runs) {
+        deliver_job_ready(j.w, j.s[0]);
+    }
+    lose_conn(j.w, j.s[0]);
+    feed_probe(&j, PS_E_REFUSED);
+    return j;
+}
+
+/* Nothing is lost with it, so its next process need not have the job. */
+static void a_job_without_keys_waits_for_its_only_server(void **state)
+{
+    static const enum ps_part_memory memories[] = {PS_PART_MEMORY_NEW,
+                                                   PS_PART_MEMORY_KEPT};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct job j = start_empty_job(i / 2 == 1);
+
+        assert_string_equal(phase_reason(&j), "");
+        expect_substring(j.w->story, "waits for server s0, the only one that "
+                                     "it can have, for 30 s: ");
+        expect_substring(standstill(&j),
+                         "waits for server s0, the only one that it can have "
+                         "(30 s left)");
+        start_again(&j, 0);
+        deliver_memory(&j, 0, memories[i % 2],
+                       last_job_state(j.s[0])->places[0].epoch);
+        advance_time(j.w, PS_SECONDS(60));
+        assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+        open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
+        assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
+                         0);
+        finish_job(&j);
+    }
+}
+
+static void a_job_without_a_server_fails_in_the_end(void **state)
+{
+    struct job j = start_empty_job(true);
+
+    (void)state;
+    advance_time(j.w, PS_SECONDS(31));
+    expect_substring(phase_reason(&j), "server s0 was lost: ");
+    expect_substring(phase_reason(&j), "; there is no other");
+    finish_job(&j);
+}
+
+static void a_job_without_keys_takes_another_server(void **state)
+{
+    struct job j = start_empty_job(true);
+    struct peer *other;
+
+    (void)state;
+    start_again(&j, 0);
+    feed_probe(&j, 0);
+    deliver_memory(&j, 0, PS_PART_MEMORY_KEPT,
+                   last_job_state(j.s[0])->places[0].epoch);
+    other = join_peer(j.w, PS_ROLE_SERVER, "s1");
+    feed_probe(&j, 0);
+    lose_conn(j.w, j.s[0]);
+    feed_probe(&j, PS_E_REFUSED);
+    assert_string_equal(phase_reason(&j), "");
+    assert_string_equal(standstill(&j), "");
+    assert_string_equal(last_job_state(other)->places[0].name, "s1");
+    finish_job(&j);
+}
+
 /* A member is forgotten some time after its death, but not while a job waits
  * for it; the name keeps its node number. */
 static void the_end_of_the_job_ends_the_wait(void **state)
@@ -375,6 +458,9 @@ int main(void)
         cmocka_unit_test(without_an_optimizer_a_silent_server_is_replaced),
         cmocka_unit_test(without_an_optimizer_others_take_over_in_the_end),
         cmocka_unit_test(a_declaration_waits_for_the_server),
+        cmocka_unit_test(a_job_without_keys_waits_for_its_only_server),
+        cmocka_unit_test(a_job_without_a_server_fails_in_the_end),
+        cmocka_unit_test(a_job_without_keys_takes_another_server),
         cmocka_unit_test(the_end_of_the_job_ends_the_wait),
     };
 

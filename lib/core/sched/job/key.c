@@ -784,15 +784,19 @@ void ps_sched_job_describe_awaited(const struct ps_sched_job *j, ps_time now,
     for (uint32_t i = 0; i < j->servers.count; i++) {
         const struct ps_sched_job_server *on = &j->servers.list[i];
         const uint32_t keys = ps_sched_keys_count_on(j, on->node);
+        const ps_time left = on->return_by - ps_time_min(on->return_by, now);
 
-        if (ps_sched_job_is_open(j) && on->return_by != PS_TIME_NEVER) {
-            ps_str_addf(
-                out,
-                "server %s, which has the only copy of %u key%s (%.0f s left)",
-                on->name, keys, keys == 1 ? "" : "s",
-                (double)(on->return_by - ps_time_min(on->return_by, now)) /
-                    1e9);
-            return;
+        if (!ps_sched_job_is_open(j) || on->return_by == PS_TIME_NEVER) {
+            continue;
         }
+        ps_str_addf(out, "server %s, ", on->name);
+        if (keys > 0) {
+            ps_str_addf(out, "which has the only copy of %u key%s", keys,
+                        keys == 1 ? "" : "s");
+        } else {
+            ps_str_add(out, "the only one that it can have");
+        }
+        ps_str_addf(out, " (%.0f s left)", (double)left / 1e9);
+        return;
     }
 }

@@ -241,14 +241,19 @@ static bool is_waiting(const struct ps_sched_job *j,
     return on->return_by != PS_TIME_NEVER && ps_sched_job_is_open(j);
 }
 
-/* True: the job waits for the next process of the server, which has its memory
- * (rule O4). Agents have what a job of rounds needs without an optimizer; it
- * does not wait for a host that may be lost, too. */
-static bool may_return(const struct ps_sched_job *j,
+/* True: the job waits for the next process of the server, which has its memory,
+ * or without which the job has no server (rule O4). Agents have what a job of
+ * rounds needs without an optimizer; it does not wait for a host that may be
+ * lost, too. */
+static bool may_return(const struct ps_sched *s, const struct ps_sched_job *j,
                        const struct ps_sched_job_server *on,
                        const struct ps_member *server, bool is_silent)
 {
-    return ps_sched_job_is_open(j) && on->bytes > 0 && server->hello != NULL &&
+    const bool is_needed = on->bytes > 0 ||
+                           (j->servers.count == 1 &&
+                            ps_sched_job_next_server(s, j) == NULL);
+
+    return ps_sched_job_is_open(j) && is_needed && server->hello != NULL &&
            server->hello->hello.keep &&
            (!is_silent || j->optimizer.declared.name != NULL ||
             j->opt.mode != PS_MODE_SYNC || ps_sched_job_has_copies(j));
@@ -259,6 +264,7 @@ static void await_return(struct ps_sched_step *st, struct ps_sched_job *j,
                          struct ps_sched_job_server *on, const char *why)
 {
     const uint32_t keys = ps_sched_keys_count_on(j, on->node);
+    const double wait = (double)st->s->opt.server_return / 1e9;
     struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     on->ready_version = 0;
@@ -269,11 +275,18 @@ static void await_return(struct ps_sched_step *st, struct ps_sched_job *j,
     on->return_by = ps_time_add(st->now, st->s->opt.server_return);
     ps_sched_store_job(st->s, j);
     ps_str_copy(on->lost_why, sizeof(on->lost_why), why);
-    ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
-                       "job %s gen %" PRIu64 " waits for server %s, which has "
-                       "the only copy of %u key%s, for %g s: %s",
-                       j->name, j->gen, on->name, keys, keys == 1 ? "" : "s",
-                       (double)st->s->opt.server_return / 1e9, why);
+    if (keys > 0) {
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                           "job %s gen %" PRIu64 " waits for server %s, which "
+                           "has the only copy of %u key%s, for %g s: %s",
+                           j->name, j->gen, on->name, keys,
+                           keys == 1 ? "" : "s", wait, why);
+    } else {
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                           "job %s gen %" PRIu64 " waits for server %s, the "
+                           "only one that it can have, for %g s: %s",
+                           j->name, j->gen, on->name, wait, why);
+    }
     ps_str_addf(&text, "for server %s: %s", on->name, why);
     ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, "waits", true, text.data);
 }
@@ -311,7 +324,7 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
         if (on == NULL || was_taken_over(st, j, server, why)) {
             continue;
         }
-        if (may_return(j, on, server, is_silent)) {
+        if (may_return(st->s, j, on, server, is_silent)) {
             await_return(st, j, on, why);
         } else {
             remove_server(st, j, on, why,
@@ -336,7 +349,7 @@ static void give_up_return(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 /* A process has taken the place of one that was lost. False: it does not have
- * its memory, or the message is of before that. */
+ * the memory of its keys, or the message is of before that. */
 static bool check_return(struct ps_sched_step *st, struct ps_sched_job *j,
                          struct ps_sched_job_server *on,
                          struct ps_member *server,
@@ -347,7 +360,9 @@ static bool check_return(struct ps_sched_step *st, struct ps_sched_job *j,
     if (m->epoch != on->epoch && m->epoch != 0) {
         return false;
     }
-    if (m->epoch == 0 || m->memory != PS_PART_MEMORY_KEPT) {
+    const bool is_kept = m->memory == PS_PART_MEMORY_KEPT;
+
+    if (m->epoch == 0 || (!is_kept && on->bytes > 0)) {
         give_up_return(st, j, on, ", and came back without it");
         ps_sched_job_send_ended(st, server, gen, m->version);
         return false;
@@ -356,8 +371,9 @@ static bool check_return(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_store_job(st->s, j);
     struct ps_str text = PS_STR_ROOM(PS_NAME_MAX + 80);
 
-    ps_str_addf(&text, "server %s is back with its memory after %.1f s",
-                on->name, (double)(st->now - on->lost_at) / 1e9);
+    ps_str_addf(&text, "server %s is back%s after %.1f s", on->name,
+                is_kept ? " with its memory" : "",
+                (double)(st->now - on->lost_at) / 1e9);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_NOTICE,
                        "job %s gen %" PRIu64 " goes on: %s", j->name, j->gen,
                        text.data);
