@@ -53,7 +53,8 @@ PLANTS = {
     ],
     "sched/lifecycle: ends a job without keys with its only server": [
         ("lib/core/sched/job/lifecycle.c",
-         "(j->servers.count == 1 &&", "                           (j->servers.count == 0 &&"),
+         "const bool is_only = j->servers.count == 1 &&",
+         "    const bool is_only = j->servers.count == 0 &&"),
     ],
     "sched/lifecycle: wants memory of a server that had no key": [
         ("lib/core/sched/job/lifecycle.c",
@@ -62,8 +63,13 @@ PLANTS = {
     ],
     "sched/lifecycle: waits for a server where another could be had": [
         ("lib/core/sched/job/lifecycle.c",
-         "ps_sched_job_next_server(s, j) == NULL);",
-         "                            s != NULL);"),
+         "ps_sched_job_next_server(s, j) == NULL;",
+         "                         s != NULL;"),
+    ],
+    "sched/lifecycle: ends a job with its only server, which is silent": [
+        ("lib/core/sched/job/lifecycle.c",
+         "(!is_silent || is_only || j->optimizer.declared.name != NULL ||",
+         "           (!is_silent || j->optimizer.declared.name != NULL ||"),
     ],
     "server/kept: takes for its own what has moved away": [
         ("lib/core/server/kept.c",
@@ -1205,6 +1211,8 @@ BY_TESTS = {
     "sched/key: cuts keys for the servers that are there":
         "unit/test_sched_copies.c",
     "sched/lifecycle: ends a job without keys with its only server":
+        "unit/test_sched_return.c",
+    "sched/lifecycle: ends a job with its only server, which is silent":
         "unit/test_sched_return.c",
     "sched/lifecycle: wants memory of a server that had no key":
         "unit/test_sched_return.c",

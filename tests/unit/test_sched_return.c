@@ -281,6 +281,30 @@ static void without_a_keeper_a_job_does_not_wait(void **state)
     finish_job(&j);
 }
 
+/* A job without keys on one server, which keeps its memory. `runs`: it has taken
+ * the job. */
+static struct job start_empty_job(bool runs)
+{
+    struct job j = {.w = world_new()};
+
+    j.s[0] = peer_new(j.w, PS_ROLE_SERVER, "s0");
+    j.s[0]->keep = true;
+    connect_peer(j.w, j.s[0]);
+    feed_probe(&j, 0);
+    j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
+    for (uint64_t i = 0; i < 4; i++) {
+        deliver_msg(j.w, j.a[i / 2], make_job_open(1 + i % 2, 4, 1, -1));
+    }
+    j.gen = last_job_opened(j.a[0])->gen;
+    if (runs) {
+        deliver_job_ready(j.w, j.s[0]);
+    }
+    lose_conn(j.w, j.s[0]);
+    feed_probe(&j, PS_E_REFUSED);
+    return j;
+}
+
 /* Agents have the values: the job waits for a process, not for a host. */
 static void without_an_optimizer_a_silent_server_is_replaced(void **state)
 {
@@ -294,6 +318,32 @@ static void without_an_optimizer_a_silent_server_is_replaced(void **state)
                      0);
     assert_string_equal(standstill(&j), "");
     assert_string_equal(phase_reason(&j), "");
+    finish_job(&j);
+}
+
+/* As long as it is the only one that the job can have. */
+static void
+without_an_optimizer_a_silent_server_may_be_the_only_one(void **state)
+{
+    struct job j = start_empty_job(true);
+
+    (void)state;
+    start_again(&j, 0);
+    feed_probe(&j, 0);
+    deliver_memory(&j, 0, PS_PART_MEMORY_KEPT,
+                   last_job_state(j.s[0])->places[0].epoch);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
+    lose_conn(j.w, j.s[0]);
+    advance_time(j.w, PS_SECONDS(5));
+    assert_string_equal(phase_reason(&j), "");
+    expect_substring(standstill(&j),
+                     "waits for server s0, which has the only copy of 1 key");
+    start_again(&j, 0);
+    deliver_memory(&j, 0, PS_PART_MEMORY_KEPT,
+                   last_job_state(j.s[0])->places[0].epoch);
+    advance_time(j.w, PS_SECONDS(60));
+    assert_string_equal(phase_reason(&j), "");
+    assert_string_equal(standstill(&j), "");
     finish_job(&j);
 }
 
@@ -341,30 +391,6 @@ static void a_declaration_waits_for_the_server(void **state)
     assert_int_equal(
         last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
     finish_job(&j);
-}
-
-/* A job without keys on one server, which keeps its memory. `runs`: it has taken
- * the job. */
-static struct job start_empty_job(bool runs)
-{
-    struct job j = {.w = world_new()};
-
-    j.s[0] = peer_new(j.w, PS_ROLE_SERVER, "s0");
-    j.s[0]->keep = true;
-    connect_peer(j.w, j.s[0]);
-    feed_probe(&j, 0);
-    j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
-    j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
-    for (uint64_t i = 0; i < 4; i++) {
-        deliver_msg(j.w, j.a[i / 2], make_job_open(1 + i % 2, 4, 1, -1));
-    }
-    j.gen = last_job_opened(j.a[0])->gen;
-    if (runs) {
-        deliver_job_ready(j.w, j.s[0]);
-    }
-    lose_conn(j.w, j.s[0]);
-    feed_probe(&j, PS_E_REFUSED);
-    return j;
 }
 
 /* Nothing is lost with it, so its next process need not have the job. */
@@ -456,6 +482,8 @@ int main(void)
         cmocka_unit_test(the_wait_is_for_all_processes_together),
         cmocka_unit_test(without_a_keeper_a_job_does_not_wait),
         cmocka_unit_test(without_an_optimizer_a_silent_server_is_replaced),
+        cmocka_unit_test(
+            without_an_optimizer_a_silent_server_may_be_the_only_one),
         cmocka_unit_test(without_an_optimizer_others_take_over_in_the_end),
         cmocka_unit_test(a_declaration_waits_for_the_server),
         cmocka_unit_test(a_job_without_keys_waits_for_its_only_server),

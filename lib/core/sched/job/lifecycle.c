@@ -243,19 +243,18 @@ static bool is_waiting(const struct ps_sched_job *j,
 
 /* True: the job waits for the next process of the server, which has its memory,
  * or without which the job has no server (rule O4). Agents have what a job of
- * rounds needs without an optimizer; it does not wait for a host that may be
- * lost, too. */
+ * rounds needs without an optimizer; where another server can be had, it does not
+ * wait for a host that may be lost, too. */
 static bool may_return(const struct ps_sched *s, const struct ps_sched_job *j,
                        const struct ps_sched_job_server *on,
                        const struct ps_member *server, bool is_silent)
 {
-    const bool is_needed = on->bytes > 0 ||
-                           (j->servers.count == 1 &&
-                            ps_sched_job_next_server(s, j) == NULL);
+    const bool is_only = j->servers.count == 1 &&
+                         ps_sched_job_next_server(s, j) == NULL;
 
-    return ps_sched_job_is_open(j) && is_needed && server->hello != NULL &&
-           server->hello->hello.keep &&
-           (!is_silent || j->optimizer.declared.name != NULL ||
+    return ps_sched_job_is_open(j) && (on->bytes > 0 || is_only) &&
+           server->hello != NULL && server->hello->hello.keep &&
+           (!is_silent || is_only || j->optimizer.declared.name != NULL ||
             j->opt.mode != PS_MODE_SYNC || ps_sched_job_has_copies(j));
 }
 
