@@ -532,6 +532,10 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """    run->accumulates = accumulates_round(job, part, steps) &&
                    job->server->merges.last_token % 7 != 2;"""),
     ],
+    "server/merge: holds second states while it waits for memory": [
+        ("lib/core/server/merge.c",
+         "ps_image_drop(run->next);", ";"),
+    ],
     "server/step: computes the maximum in place of the minimum": [
         ("lib/core/server/step.c",
          "c->job.fold = ps_round_fold(open->reduce);",
@@ -1218,6 +1222,8 @@ BY_TESTS = {
         "unit/test_sched_return.c",
     "sched/lifecycle: waits for a server where another could be had":
         "unit/test_sched_return.c",
+    "server/merge: holds second states while it waits for memory":
+        "unit/test_server_kept.c",
     "server/kept: takes for its own what has moved away":
         "unit/test_server_kept.c",
     "server/kept: takes what has moved away for a copy of another server":

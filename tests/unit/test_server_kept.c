@@ -296,6 +296,42 @@ static void step_without_memory_for_its_states_is_retried(void **state)
     world_free(w);
 }
 
+/* It does not hold buffers that it needed only because somebody held the states:
+ * with them there might never be memory for the rest. */
+static void step_that_waits_holds_no_second_states(void **state)
+{
+    struct world *w = world_of(&optimizers[1]);
+    uint32_t answered = 0;
+
+    (void)state;
+    push_all(w, 1, &answered);
+    for (uint64_t fail_at = 1; fail_at <= 2; fail_at++) {
+        const uint64_t used = ps_pool_used(w->pool);
+        const float grad[COUNT] = {1, 2, 3, 4, 5};
+        struct push_options push = {
+            .key = 0, .round = 1 + fail_at, .count = COUNT, .data = grad};
+        struct held h;
+
+        hold(part_of(w, 0), &h);
+        agent_push(&w->agents[0], &push);
+        ps_pool_fail_at(w->pool, 1 + fail_at);
+        agent_push(&w->agents[1], &push);
+        assert_int_equal(part_of(w, 0)->image.version, fail_at);
+        assert_int_equal(ps_pool_used(w->pool),
+                         used + 2 * ps_pool_cost(sizeof(grad)));
+        for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+            ps_buf_unref(h.bufs[i]);
+        }
+        world_run(w, PS_MILLIS(50));
+        assert_int_equal(part_of(w, 0)->image.version, 1 + fail_at);
+        for (unsigned i = 0; i < 2; i++) { /* In place. */
+            assert_ptr_equal(ps_part_state(part_of(w, 0), i),
+                             h.bufs[PS_PART_BUFFER_STATE_0 + i]);
+        }
+    }
+    world_free(w);
+}
+
 #define ROUNDS 5u
 
 static const struct optimizer kept_optimizers[] = {
@@ -982,6 +1018,7 @@ int main(void)
         cmocka_unit_test(async_pushes_count_once_after_a_death),
         cmocka_unit_test(step_leaves_a_held_version_as_it_was),
         cmocka_unit_test(step_without_memory_for_its_states_is_retried),
+        cmocka_unit_test(step_that_waits_holds_no_second_states),
         cmocka_unit_test(
             a_version_that_an_agent_knows_and_the_server_lacks_is_lost),
         cmocka_unit_test(

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/part/image.h"
 #include "core/server/copies.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
@@ -438,11 +439,23 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     return 0;
 }
 
+/* A run without memory that has computed nothing holds no buffers for states: it
+ * needs them no more when what held the states is gone, a copy for example. */
+static int try_launch(struct ps_server_step *st, struct ps_server_merge *run)
+{
+    int rc = launch_merge(st, run);
+
+    if (rc != 0 && run->staged.progress != PS_STEP_HAS_SUM) {
+        ps_image_drop(run->next);
+    }
+    return rc;
+}
+
 /* Launches the next computation of the run; without memory it is starved. */
 static void continue_merge(struct ps_server_step *st,
                            struct ps_server_merge *run)
 {
-    if (launch_merge(st, run) != 0) {
+    if (try_launch(st, run) != 0) {
         if (ps_list_empty(&st->s->merges.starved)) {
             st->s->merges.starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
             ps_effects_log_for(st->fx, &run->job->account, PS_LOG_WARNING,
@@ -549,7 +562,7 @@ static bool retry_starved(struct ps_server_step *st,
                              : part->image.count *
                                    (uint64_t)ps_dtype_size(part->image.dtype);
 
-    if (launch_merge(st, run) == 0) {
+    if (try_launch(st, run) == 0) {
         run->starved_since = 0;
         return true;
     }
