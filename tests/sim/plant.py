@@ -92,10 +92,10 @@ PLANTS = {
          """next_drop(job, p);
             ps_free(p);
         }
-        ps_map_free""",
+        role_free""",
          """            part_free(job, p);
         }
-        ps_map_free"""),
+        role_free"""),
     ],
     "server/copies: goes on alone when the link to the backup is lost": [
         ("lib/core/server/copies.c",

@@ -64,13 +64,18 @@ static void drop_parts(struct ps_server_job *job, struct ps_server_backup *b)
     b->refused_count = 0;
 }
 
+static void role_free(struct ps_server_backup *b)
+{
+    ps_map_free(b->parts);
+    ps_store_fini(&b->store);
+    ps_free(b);
+}
+
 static void backup_free(struct ps_server_job *job, struct ps_server_backup *b)
 {
     drop_parts(job, b);
-    ps_map_free(b->parts);
-    ps_store_fini(&b->store);
     ps_map_remove(job->copies.backups, b->number);
-    ps_free(b);
+    role_free(b);
 }
 
 void ps_server_backup_free_all(struct ps_server_job *job)
@@ -85,9 +90,7 @@ void ps_server_backup_free_all(struct ps_server_job *job)
             next_drop(job, p);
             ps_free(p);
         }
-        ps_map_free(b->parts);
-        ps_store_fini(&b->store);
-        ps_free(b);
+        role_free(b);
     }
     ps_map_free(job->copies.backups);
     job->copies.backups = NULL;
