@@ -700,10 +700,13 @@ find_known_worker(const struct ps_sched *s, const struct ps_member *agent,
 {
     PS_MAP_EACH(struct ps_sched_job, j, s->jobs)
     {
-        struct ps_sched_worker *w = ps_sched_job_find_worker(
-            j, agent->node, agent->incarnation, m->worker);
+        struct ps_sched_worker *w =
+            j->uid == m->uid && strcmp(j->name, m->name) == 0
+                ? ps_sched_job_find_worker(j, agent->node, agent->incarnation,
+                                           m->worker)
+                : NULL;
 
-        if (w != NULL && j->uid == m->uid && strcmp(j->name, m->name) == 0) {
+        if (w != NULL) {
             *ret_job = j;
             return w;
         }
