@@ -334,7 +334,7 @@ static bool begin_move(struct ps_sched_step *st, struct ps_sched_job *j,
         return false; /* ps_sched_on_job_ready() begins it. */
     }
     if (to->backup != 0 && !to->is_filled) {
-        return false; /* ps_sched_on_filled() does: it has two copies here. */
+        return false; /* When it counts: the partition has two copies here. */
     }
     if (!ps_sched_admission_fits_part(st->s, j, k, mv->index, mv->target)) {
         give_up_move(st, j, mv,
